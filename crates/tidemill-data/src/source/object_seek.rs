@@ -2,12 +2,12 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use tidemill_io::{Address, uri};
 use tokio::runtime::Runtime;
 
-use crate::error::{Error, Result};
-use crate::source::object_stream::StreamFailure;
+use crate::error::Result;
+use crate::source::object_stream::{StreamFailure, fetch_range};
 use crate::source::units::InputFile;
 
 /// Bytes of a request. Archives are mostly read forwards.
@@ -20,8 +20,10 @@ pub struct SeekableObject {
     e_tag: Option<String>,
     size: u64,
     at: u64,
-    /// Bytes from `at` on that have been fetched.
-    fetched: Bytes,
+    /// The bytes that were fetched last, and their offset. Readers of zips seek back and forth within
+    /// a member's header.
+    chunk: Bytes,
+    chunk_start: u64,
     failure: StreamFailure,
 }
 
@@ -37,7 +39,8 @@ impl SeekableObject {
             e_tag: file.e_tag.clone(),
             size: file.size,
             at: 0,
-            fetched: Bytes::new(),
+            chunk: Bytes::new(),
+            chunk_start: 0,
             failure: StreamFailure::default(),
         })
     }
@@ -47,30 +50,28 @@ impl SeekableObject {
         self.failure.clone()
     }
 
-    fn fetch(&self) -> Result<Bytes> {
-        let range = self.at..self.size.min(self.at + CHUNK_BYTES);
-        let wanted = range.end - range.start;
-        let fetched = self.address.get_ranges(std::slice::from_ref(&range), self.e_tag.as_deref());
-        let bytes = self.runtime.block_on(fetched)?.into_iter().next().unwrap_or_default();
-        if bytes.len() as u64 == wanted {
-            return Ok(bytes);
+    /// The bytes from `at` on that are there; none at the end.
+    fn available(&mut self) -> Result<&[u8]> {
+        let skipped = |object: &Self| usize::try_from(object.at.checked_sub(object.chunk_start)?).ok();
+        if self.at < self.size && skipped(self).is_none_or(|skipped| skipped >= self.chunk.len()) {
+            let range = self.at..self.size.min(self.at + CHUNK_BYTES);
+            let fetched = fetch_range(self.address.clone(), self.e_tag.clone(), range);
+            (self.chunk, self.chunk_start) = (self.runtime.block_on(fetched)?, self.at);
         }
-        let problem = format!("{} bytes came for {range:?}", bytes.len());
-        Err(Error::Read { file: self.address.uri(), problem })
+        Ok(skipped(self).and_then(|skipped| self.chunk.get(skipped..)).unwrap_or_default())
     }
 }
 
 impl Read for SeekableObject {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.fetched.is_empty() && self.at < self.size {
-            self.fetched = self.fetch().map_err(|error| {
-                let shown = io::Error::other(error.to_string());
-                self.failure.set(error);
-                shown
-            })?;
-        }
-        let count = buffer.len().min(self.fetched.len());
-        self.fetched.copy_to_slice(&mut buffer[..count]);
+        let failure = self.failure.clone();
+        let available = self.available().map_err(|error| {
+            let shown = io::Error::other(error.to_string());
+            failure.set(error);
+            shown
+        })?;
+        let count = buffer.len().min(available.len());
+        buffer[..count].copy_from_slice(&available[..count]);
         self.at += count as u64;
         Ok(count)
     }
@@ -83,12 +84,7 @@ impl Seek for SeekableObject {
             SeekFrom::End(offset) => self.size.checked_add_signed(offset),
             SeekFrom::Current(offset) => self.at.checked_add_signed(offset),
         };
-        let target = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        match target.checked_sub(self.at).and_then(|skipped| usize::try_from(skipped).ok()) {
-            Some(skipped) if skipped <= self.fetched.len() => self.fetched.advance(skipped),
-            _ => self.fetched = Bytes::new(),
-        }
-        self.at = target;
-        Ok(target)
+        self.at = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.at)
     }
 }

@@ -114,9 +114,12 @@ impl ObjectStream {
     }
 }
 
-async fn fetch_range(address: Address, e_tag: Option<String>, range: Range<u64>) -> Result<Bytes> {
-    let bytes = address.get_ranges(std::slice::from_ref(&range), e_tag.as_deref()).await?;
-    let bytes = bytes.into_iter().next().unwrap_or_default();
+/// Fetches a range of an object.
+///
+/// # Errors
+/// If the store fails, or returns another number of bytes.
+pub(super) async fn fetch_range(address: Address, e_tag: Option<String>, range: Range<u64>) -> Result<Bytes> {
+    let bytes = address.get_range(range.clone(), e_tag.as_deref()).await?;
     if bytes.len() as u64 == range.end - range.start {
         return Ok(bytes);
     }

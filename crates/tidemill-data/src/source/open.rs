@@ -6,9 +6,10 @@ use crate::filter::config::FilterConfig;
 use crate::source::arrow_ipc::ArrowSource;
 use crate::source::config::{Format, SourceConfig};
 use crate::source::image_files::ImageFileSource;
+use crate::source::listing::list_files;
 use crate::source::pair_source::Source;
 use crate::source::parquet::ParquetSource;
-use crate::source::records::image_folder::has_metadata;
+use crate::source::records::image_folder::list_metadata;
 use crate::source::records::record_source::RecordSource;
 
 /// Opens the source that a configuration describes, with the columns that filters and templates
@@ -29,11 +30,13 @@ pub fn open(
     let source: Box<dyn Source> = match config.format {
         Format::Parquet => Box::new(ParquetSource::open(config, filter, caption)?),
         Format::Arrow => Box::new(ArrowSource::open(config, filter, caption)?),
-        Format::Images if !has_metadata(config.uri.as_slice())? => {
-            Box::new(ImageFileSource::open(config, filter, caption)?)
-        }
-        Format::WebDataset | Format::Jsonl | Format::Csv | Format::Images | Format::Coco => {
-            Box::new(RecordSource::open(config, filter, caption)?)
+        Format::Images => match list_metadata(config.uri.as_slice())? {
+            metadata if metadata.is_empty() => Box::new(ImageFileSource::open(config, filter, caption)?),
+            metadata => Box::new(RecordSource::open(metadata, config, filter, caption)?),
+        },
+        Format::WebDataset | Format::Jsonl | Format::Csv | Format::Coco => {
+            let files = list_files(config.uri.as_slice(), |_| true)?;
+            Box::new(RecordSource::open(files, config, filter, caption)?)
         }
     };
     if let Some(condition) = filter.parse_where()? {

@@ -1,5 +1,7 @@
 //! Layouts of pairs that popular tools write, drawn by tests/python/layouts.py.
 
+use std::path::Path;
+
 use arrow::array::{Array, AsArray, RecordBatch};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -58,12 +60,17 @@ fn rows(batches: &[RecordBatch], config: &SourceConfig, images: &[Vec<u8>]) -> V
 }
 
 #[test]
-fn layouts_of_popular_tools_are_read() {
+fn layouts_of_popular_tools_are_read_and_discovered() {
     let folder = tempfile::tempdir().unwrap();
     support::python("layouts.py", folder.path());
-    let image = |n: usize| std::fs::read(folder.path().join(format!("{n}.image"))).unwrap();
+    assert_read(folder.path());
+    assert_discovered(folder.path());
+}
+
+fn assert_read(folder: &Path) {
+    let image = |n: usize| std::fs::read(folder.join(format!("{n}.image"))).unwrap();
     let images: Vec<Vec<u8>> = (0..4).map(image).collect();
-    let cases: Vec<Case> = support::json(&folder.path().join("cases.json"));
+    let cases: Vec<Case> = support::json(&folder.join("cases.json"));
     for Case { name, source, rows: expected, fields } in &cases {
         let batches = read(source);
         let found = rows(&batches, source, &images);
@@ -90,10 +97,7 @@ fn layouts_of_popular_tools_are_read() {
     }
 }
 
-#[test]
-fn layouts_are_discovered() {
-    let folder = tempfile::tempdir().unwrap();
-    support::python("layouts.py", folder.path());
+fn assert_discovered(folder: &Path) {
     for (path, format, image, captions) in [
         ("metadata_csv", "images", "image", json!("text")),
         ("metadata_parquet", "images", "image", json!("text")),
@@ -106,7 +110,7 @@ fn layouts_are_discovered() {
         ("zstd.tar.zst", "webdataset", "image", json!("caption")),
         ("nested.parquet", "parquet", "images[0]", json!("json.caption")),
     ] {
-        let path = folder.path().join(path).display().to_string();
+        let path = folder.join(path).display().to_string();
         let found = discover(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
         let config = serde_json::to_value(&found.config).unwrap();
         let columns = (&config["columns"]["image"], &config["columns"]["caption"]);

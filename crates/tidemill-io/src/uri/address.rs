@@ -133,6 +133,15 @@ impl Address {
         }
     }
 
+    /// Reads one range of the object, whole. `e_tag` as for [`get_ranges`](Self::get_ranges).
+    ///
+    /// # Errors
+    /// As for [`get_ranges`](Self::get_ranges).
+    pub async fn get_range(&self, range: Range<u64>, e_tag: Option<&str>) -> Result<Bytes> {
+        let bytes = self.get_ranges(std::slice::from_ref(&range), e_tag).await?;
+        Ok(bytes.into_iter().next().unwrap_or_default())
+    }
+
     /// Reads several ranges of the object, and returns them in the same order. With `e_tag`, a
     /// remote object must still have this entity tag.
     ///

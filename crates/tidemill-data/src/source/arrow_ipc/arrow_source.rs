@@ -1,6 +1,8 @@
 //! The source of Arrow IPC files. Units end between record batches.
 
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
@@ -21,9 +23,15 @@ use crate::source::units::{InputFile, InputUnit, Span, join_ranges, require_unit
 /// are hardly compressible, texts are.
 const DECOMPRESSED: u64 = 4;
 
+/// Indices that are kept. Units are read in the order of their files, a few at a time.
+const KEPT_INDICES: usize = 64;
+
 /// Arrow IPC files at one or several URIs.
 pub struct ArrowSource {
     files: Vec<InputFile>,
+    /// Indices of the files that were read last, by URI: a stream's costs a request for each record
+    /// batch.
+    indices: Mutex<VecDeque<(String, Arc<IpcIndex>)>>,
     columns: NeededColumns,
     rows_per_unit: u64,
     rows_per_batch: u64,
@@ -39,13 +47,30 @@ impl ArrowSource {
         let Some(first) = files.first() else {
             return Err(Error::Config { key: "source.uri".into(), problem: "names no file".into() });
         };
-        let columns = NeededColumns::new(config, filter, caption, first, &IpcIndex::read(first)?.schema)?;
-        let rows_per_batch = config.rows_per_batch as u64;
-        Ok(Self { files, columns, rows_per_unit: config.rows_per_unit, rows_per_batch })
+        let index = IpcIndex::read(first)?;
+        let columns = NeededColumns::new(config, filter, caption, first, &index.schema)?;
+        let indices = Mutex::new([(first.uri.clone(), Arc::new(index))].into());
+        let (rows_per_unit, rows_per_batch) = (config.rows_per_unit, config.rows_per_batch as u64);
+        Ok(Self { files, indices, columns, rows_per_unit, rows_per_batch })
+    }
+
+    fn index(&self, file: &InputFile) -> Result<Arc<IpcIndex>> {
+        let lock = || self.indices.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().iter().find(|(uri, _)| *uri == file.uri).map(|(_, index)| index.clone());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let index = Arc::new(IpcIndex::read(file)?);
+        let mut indices = lock();
+        indices.push_back((file.uri.clone(), index.clone()));
+        if indices.len() > KEPT_INDICES {
+            indices.pop_front();
+        }
+        Ok(index)
     }
 
     fn split_file(&self, file: &InputFile) -> Result<Vec<InputUnit>> {
-        let index = IpcIndex::read(file)?;
+        let index = self.index(file)?;
         self.columns.check(file, &index.schema)?;
         let ranges: Vec<Range<u64>> = index.batches.iter().map(|batch| batch.rows.clone()).collect();
         let unit = |rows: Range<u64>| {
@@ -56,7 +81,7 @@ impl ArrowSource {
     }
 
     fn open_batches(&self, unit: &InputUnit, columns: NeededColumns, max_bytes: u64) -> Result<Batches> {
-        let index = IpcIndex::read(&unit.file)?;
+        let index = self.index(&unit.file)?;
         let batches = UnitBatches::open(unit, &index, &columns, self.rows_per_batch, max_bytes)?;
         Ok(Box::new(ColumnarBatches::new(batches, unit, max_bytes, columns)?))
     }

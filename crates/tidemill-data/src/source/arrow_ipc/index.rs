@@ -200,8 +200,7 @@ impl IpcInput<'_> {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let fetched = self.address.get_ranges(std::slice::from_ref(&range), self.file.e_tag.as_deref());
-        Ok(block_on(fetched)?.into_iter().next().unwrap_or_default())
+        Ok(block_on(self.address.get_range(range, self.file.e_tag.as_deref()))?)
     }
 
     fn error(&self, problem: &str) -> Error {

@@ -1,6 +1,7 @@
 //! The batches of one unit of an IPC file as they are in the file. While one is decoded on the
 //! caller's thread, the next one is fetched.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::IntoIter;
 
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 use crate::error::Result;
 use crate::source::arrow_ipc::index::{IpcBatch, IpcIndex, block_bytes, strip_prefix, to_read_error};
 use crate::source::columnar::NeededColumns;
+use crate::source::object_stream::fetch_range;
 use crate::source::units::{InputFile, InputUnit};
 
 /// The greatest ratio of decompressed to stored bytes: that of zstd for a repeated byte.
@@ -98,13 +100,12 @@ impl UnitBatches {
         let batch = self.batches.next().ok_or_else(|| to_read_error(&self.file, &ended()))?;
         let bytes = match self.fetching.take() {
             Some(fetched) => self.join(fetched)?,
-            None => block_on(fetch_block(self.address.clone(), self.file.e_tag.clone(), batch.block))?,
+            None => block_on(self.fetch(&batch.block))?,
         };
         if let Some(next) = self.batches.as_slice().first()
             && block_bytes(&next.block) <= self.max_prefetch_bytes
         {
-            let fetch = fetch_block(self.address.clone(), self.file.e_tag.clone(), next.block);
-            self.fetching = Some(runtime()?.spawn(fetch));
+            self.fetching = Some(runtime()?.spawn(self.fetch(&next.block)));
         }
         self.read_dictionaries(batch.block.offset())?;
         check_decompressed_sizes(&self.file, &batch, &bytes)?;
@@ -126,10 +127,14 @@ impl UnitBatches {
                 break;
             }
             self.dictionaries.next();
-            let bytes = block_on(fetch_block(self.address.clone(), self.file.e_tag.clone(), block))?;
+            let bytes = block_on(self.fetch(&block))?;
             decode(&self.file, || self.decoder.read_dictionary(&block, &Buffer::from(bytes)))?;
         }
         Ok(())
+    }
+
+    fn fetch(&self, block: &Block) -> impl Future<Output = Result<Bytes>> + Send + use<> {
+        fetch_range(self.address.clone(), self.file.e_tag.clone(), block_range(block))
     }
 
     fn join(&self, fetched: JoinHandle<Result<Bytes>>) -> Result<Bytes> {
@@ -143,11 +148,10 @@ fn rows_within(batch: &IpcBatch, max_bytes: u64) -> u64 {
     max_bytes.saturating_mul(rows).checked_div(block_bytes(&batch.block)).unwrap_or(rows)
 }
 
-async fn fetch_block(address: Address, e_tag: Option<String>, block: Block) -> Result<Bytes> {
+/// The range of a block in its file.
+fn block_range(block: &Block) -> Range<u64> {
     let start = u64::try_from(block.offset()).unwrap_or(0);
-    let range = start..start.saturating_add(block_bytes(&block));
-    let bytes = address.get_ranges(std::slice::from_ref(&range), e_tag.as_deref()).await?;
-    Ok(bytes.into_iter().next().unwrap_or_default())
+    start..start.saturating_add(block_bytes(block))
 }
 
 /// Checks what a compressed record batch claims to be: the decoder allocates it.

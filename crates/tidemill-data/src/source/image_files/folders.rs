@@ -1,6 +1,6 @@
 //! Lists folders of samples: an image and the files of the same name beside it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 
 use tidemill_io::{block_on, uri};
 
@@ -17,6 +17,8 @@ pub struct SampleFile {
     pub uri: String,
     /// Size in bytes.
     pub size: u64,
+    /// Entity tag, if it is remote.
+    pub e_tag: Option<String>,
 }
 
 /// An image with the files beside it.
@@ -38,73 +40,62 @@ pub struct SampleFolder {
     pub samples: Vec<FileSample>,
 }
 
-/// A file as listed: its path from the source's folder, URI, size, and entity tag if it is remote.
-struct ListedFile {
-    path: String,
-    uri: String,
-    size: u64,
-    e_tag: Option<String>,
-}
-
 /// Lists the folders with images at some URIs, by path within each of them.
 ///
 /// # Errors
 /// If a URI is malformed, matches nothing, or cannot be listed.
 pub fn list_folders(uris: &[String], options: &SampleOptions) -> Result<Vec<SampleFolder>> {
-    let mut folders: Vec<SampleFolder> = Vec::new();
+    let (mut folders, mut seen) = (Vec::new(), HashSet::new());
     for uri in uris {
         let address = uri::parse(uri)?;
-        let listed = block_on(address.expand())?.into_iter().map(|(uri, meta)| ListedFile {
-            path: address.relative(&uri).to_owned(),
-            size: meta.size,
-            e_tag: meta.e_tag.filter(|_| !address.is_local()),
-            uri,
+        let listed = block_on(address.expand())?.into_iter().map(|(uri, meta)| {
+            let e_tag = meta.e_tag.filter(|_| !address.is_local());
+            (
+                address.relative(&uri).to_owned(),
+                SampleFile { extension: String::new(), size: meta.size, uri, e_tag },
+            )
         });
-        for folder in group_files(listed, options) {
-            if folders.iter().all(|known| known.file.uri != folder.file.uri) {
-                folders.push(folder);
-            }
-        }
+        let new =
+            group_files(listed, options).into_iter().filter(|folder| seen.insert(folder.file.uri.clone()));
+        folders.extend(new);
     }
     Ok(folders)
 }
 
-fn group_files(listed: impl Iterator<Item = ListedFile>, options: &SampleOptions) -> Vec<SampleFolder> {
-    let mut folders: BTreeMap<String, Vec<ListedFile>> = BTreeMap::new();
-    for file in listed {
-        let folder = file.uri[..file.uri.rfind('/').map_or(0, |slash| slash + 1)].to_owned();
-        folders.entry(folder).or_default().push(file);
+/// Groups files, each with its path from the source's folder.
+fn group_files(
+    listed: impl Iterator<Item = (String, SampleFile)>,
+    options: &SampleOptions,
+) -> Vec<SampleFolder> {
+    // By folder and key, in order.
+    let mut folders: BTreeMap<String, BTreeMap<String, Vec<SampleFile>>> = BTreeMap::new();
+    for (path, file) in listed {
+        let Some((key, extension)) = options.split_name(&path) else { continue };
+        if options.is_read(&extension) {
+            let folder = &file.uri[..file.uri.rfind('/').map_or(0, |slash| slash + 1)];
+            let samples = folders.entry(folder.to_owned()).or_default();
+            samples.entry(key.to_owned()).or_default().push(SampleFile { extension, ..file });
+        }
     }
-    folders.into_iter().filter_map(|(uri, files)| group_folder(uri, files, options)).collect()
+    folders.into_iter().filter_map(|(uri, samples)| build_folder(uri, samples)).collect()
 }
 
-/// The samples of a folder; `None` if it has no images.
-fn group_folder(uri: String, files: Vec<ListedFile>, options: &SampleOptions) -> Option<SampleFolder> {
-    let mut samples: HashMap<String, Vec<(SampleFile, ListedFile)>> = HashMap::new();
-    for file in files {
-        let Some((key, extension)) = options.split_name(&file.path) else { continue };
-        if options.is_read(&extension) {
-            let of_sample = SampleFile { extension, uri: file.uri.clone(), size: file.size };
-            samples.entry(key.to_owned()).or_default().push((of_sample, file));
+/// The folder of these samples by key; `None` if none of them has an image.
+fn build_folder(uri: String, mut samples: BTreeMap<String, Vec<SampleFile>>) -> Option<SampleFolder> {
+    samples.retain(|_, files| files.iter().any(|file| is_image_extension(&file.extension)));
+    let (mut hasher, mut size) = (blake3::Hasher::new(), 0);
+    for (key, files) in &mut samples {
+        files.sort_by(|a, b| a.uri.cmp(&b.uri));
+        for SampleFile { extension, size: bytes, e_tag, .. } in files {
+            let e_tag = e_tag.as_deref().unwrap_or_default();
+            hasher.update(format!("{key}.{extension}\n{bytes}\n{e_tag}\n").as_bytes());
+            size += *bytes;
         }
-    }
-    samples.retain(|_, files| files.iter().any(|(file, _)| is_image_extension(&file.extension)));
-    let mut samples: Vec<_> = samples.into_iter().collect();
-    samples.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let mut hasher = blake3::Hasher::new();
-    let (mut size, mut grouped) = (0, Vec::new());
-    for (key, mut files) in samples {
-        files.sort_by(|(a, _), (b, _)| a.uri.cmp(&b.uri));
-        for (_, listed) in &files {
-            let e_tag = listed.e_tag.as_deref().unwrap_or_default();
-            hasher.update(format!("{}\n{}\n{e_tag}\n", listed.path, listed.size).as_bytes());
-            size += listed.size;
-        }
-        grouped.push(FileSample { key, files: files.into_iter().map(|(file, _)| file).collect() });
     }
     let identity = hasher.finalize().to_hex().to_string();
     let file = InputFile { uri, size, identity, e_tag: None };
-    (!grouped.is_empty()).then_some(SampleFolder { file, samples: grouped })
+    let samples: Vec<_> = samples.into_iter().map(|(key, files)| FileSample { key, files }).collect();
+    (!samples.is_empty()).then_some(SampleFolder { file, samples })
 }
 
 /// The repeats and the name of a folder as kohya's scripts have them: `10_dog` is 10 and `dog`.
@@ -119,11 +110,9 @@ mod tests {
     use super::*;
 
     fn group(files: &[(&str, u64)]) -> Vec<SampleFolder> {
-        let listed = files.iter().map(|(path, size)| ListedFile {
-            path: (*path).to_owned(),
-            uri: format!("/d/{path}"),
-            size: *size,
-            e_tag: None,
+        let listed = files.iter().map(|(path, size)| {
+            let (extension, uri) = (String::new(), format!("/d/{path}"));
+            ((*path).to_owned(), SampleFile { extension, uri, size: *size, e_tag: None })
         });
         group_files(listed, &SampleOptions::default())
     }

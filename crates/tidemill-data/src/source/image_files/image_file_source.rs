@@ -1,7 +1,7 @@
 //! The source of folders with captions beside their images. A folder is an input file, and its
 //! samples, by name, are its rows.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ const FOLDER: &str = "folder";
 
 /// Folders of images at one or several URIs.
 pub struct ImageFileSource {
-    folders: Vec<SampleFolder>,
+    /// By URI.
+    folders: HashMap<String, SampleFolder>,
     files: Vec<InputFile>,
     options: SampleOptions,
     table: Arc<RecordTable>,
@@ -50,7 +51,7 @@ impl ImageFileSource {
         }
         Ok(Self {
             files: folders.iter().map(|folder| folder.file.clone()).collect(),
-            folders,
+            folders: folders.into_iter().map(|folder| (folder.file.uri.clone(), folder)).collect(),
             options,
             table: Arc::new(RecordTable::new(config, filter, &needed, &HashSet::new())),
             rows_per_unit: config.rows_per_unit,
@@ -63,7 +64,9 @@ impl ImageFileSource {
     /// # Errors
     /// If a file cannot be read.
     pub fn first_records(&self, most: usize) -> Result<Vec<Record>> {
-        let Some(folder) = self.folders.first() else { return Ok(Vec::new()) };
+        let Some(folder) = self.files.first().and_then(|file| self.folders.get(&file.uri)) else {
+            return Ok(Vec::new());
+        };
         let rows = 0..folder.samples.len().min(most) as u64;
         self.read_samples(folder, rows, MAX_BATCH_BYTES).collect()
     }
@@ -175,12 +178,9 @@ impl Source for ImageFileSource {
 
     fn units(&self) -> Result<Vec<InputUnit>> {
         let mut units = Vec::new();
-        for folder in &self.folders {
-            let whole = InputUnit {
-                file: folder.file.clone(),
-                span: Span::Rows(0..folder.samples.len() as u64),
-                resident_bytes: 0,
-            };
+        for file in &self.files {
+            let rows = self.folders.get(&file.uri).map_or(0, |folder| folder.samples.len() as u64);
+            let whole = InputUnit { file: file.clone(), span: Span::Rows(0..rows), resident_bytes: 0 };
             units.extend(split_rows(&whole, self.rows_per_unit));
         }
         require_units(units, &self.files)
@@ -191,7 +191,7 @@ impl Source for ImageFileSource {
     }
 
     fn read_with_memory(&self, unit: &InputUnit, max_bytes: u64) -> Result<Batches> {
-        let folder = self.folders.iter().find(|folder| folder.file.uri == unit.file.uri);
+        let folder = self.folders.get(&unit.file.uri);
         let folder = folder.filter(|folder| folder.file.identity == unit.file.identity);
         let Some(folder) = folder else {
             let problem = "has other files than when the run began".into();

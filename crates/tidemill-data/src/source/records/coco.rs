@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 
 use crate::source::records::record::Record;
 
+/// The field with the captions of an image.
+pub const CAPTION: &str = "caption";
+
 /// The parts of the object that are read.
 #[derive(Deserialize)]
 struct CocoFile {
@@ -46,7 +49,7 @@ fn join(file: CocoFile) -> Vec<Record> {
     let record = |(row, mut fields): (u64, Map<String, Value>)| {
         let id = fields.get("id").map(ToString::to_string).unwrap_or_default();
         let captions = captions.remove(&id).unwrap_or_default();
-        fields.insert("caption".into(), Value::Array(captions));
+        fields.insert(CAPTION.into(), Value::Array(captions));
         // About as many bytes as in the file.
         let text_bytes = fields.iter().map(|(name, value)| name.len() + value_bytes(value)).sum();
         Record { row, fields, text_bytes, ..Record::default() }
@@ -79,14 +82,8 @@ mod tests {
         let rows: Vec<Record> = coco_records(file.to_string().as_bytes()).collect();
         let found: Vec<_> =
             rows.iter().map(|row| (row.row, &row.fields["file_name"], &row.fields["caption"])).collect();
-        let json = |value| serde_json::json!(value);
-        assert_eq!(
-            found,
-            [
-                (0, &json("9.jpg"), &serde_json::json!(["b"])),
-                (1, &json("3.jpg"), &serde_json::json!(["a", "c"]))
-            ]
-        );
+        let found = serde_json::json!(found);
+        assert_eq!(found, serde_json::json!([[0, "9.jpg", ["b"]], [1, "3.jpg", ["a", "c"]]]));
         for text in ["{}", "[]", "{\"images\": 3}", ""] {
             let rows: Vec<Record> = coco_records(text.as_bytes()).collect();
             assert!(rows.len() == 1 && rows[0].error.as_ref().unwrap().starts_with("json: "), "{text}");

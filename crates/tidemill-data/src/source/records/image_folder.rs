@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use futures::TryStreamExt;
-use tidemill_io::{block_on, uri};
+use tidemill_io::uri;
 use twox_hash::XxHash3_64;
 
 use crate::decode::IMAGE_EXTENSIONS;
@@ -34,20 +34,6 @@ pub fn list_metadata(uris: &[String]) -> Result<Vec<InputFile>> {
         first.as_ref() == Some(&file.uri)
     });
     Ok(files)
-}
-
-/// Whether there is a metadata file at some URIs.
-///
-/// # Errors
-/// If a URI cannot be listed.
-pub fn has_metadata(uris: &[String]) -> Result<bool> {
-    for uri in uris {
-        let files = block_on(uri::parse(uri)?.expand())?;
-        if files.iter().any(|(uri, _)| metadata_extension(uri).is_some()) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// The extension of a metadata file; `None` for any other file.

@@ -24,9 +24,7 @@ pub fn read_records(file: &InputFile) -> Result<impl Iterator<Item = Record> + S
 
 fn parse_file(file: &InputFile) -> Result<Vec<Record>> {
     let address = uri::parse(&file.uri)?;
-    let range = 0..file.size;
-    let whole = block_on(address.get_ranges(std::slice::from_ref(&range), file.e_tag.as_deref()))?;
-    let whole = whole.into_iter().next().unwrap_or_default();
+    let whole = block_on(address.get_range(0..file.size, file.e_tag.as_deref()))?;
     let reader = ParquetRecordBatchReaderBuilder::try_new(whole).and_then(|builder| builder.build());
     let mut lines = arrow_json::LineDelimitedWriter::new(Vec::new());
     for batch in reader.map_err(|e| to_read_error(file, e))? {

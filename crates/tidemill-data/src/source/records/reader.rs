@@ -25,6 +25,9 @@ use crate::source::webdataset::{Samples, ZipMembers, is_zip};
 const FIRST_RECORDS: usize = 32;
 pub const FIRST_SAMPLES: usize = 8;
 
+/// Bytes that the first rows mostly have. They are fetched at once.
+const FIRST_BYTES: u64 = 1 << 20;
+
 /// The rows of a unit as the parser gives them.
 pub type Records = Box<dyn Iterator<Item = Record> + Send>;
 
@@ -70,18 +73,23 @@ pub fn open_records(
         Format::Coco => Box::new(coco_records(stream)),
         Format::Images => {
             let images = block_on(image_folder::list_images(file))?;
-            let lines: Records = match image_folder::metadata_extension(&file.uri) {
-                Some("csv") => Box::new(open_csv(file, stream, &options.csv)?),
-                Some("parquet") => Box::new(metadata_parquet::read_records(file)?),
-                _ => Box::new(JsonLines::new(stream, span)),
-            };
-            Box::new(folder_rows(file.clone(), lines, images, &options.roots))
+            let rows = open_metadata(options, file, stream)?;
+            Box::new(folder_rows(file.clone(), rows, images, &options.roots))
         }
         Format::WebDataset | Format::Parquet | Format::Arrow => {
             return open_archive(options, file, stream);
         }
     };
     Ok((records, failure))
+}
+
+/// Opens the rows of a file that describes images.
+fn open_metadata(options: &RecordOptions, file: &InputFile, stream: ObjectStream) -> Result<Records> {
+    Ok(match image_folder::metadata_extension(&file.uri) {
+        Some("csv") => Box::new(open_csv(file, stream, &options.csv)?),
+        Some("parquet") => Box::new(metadata_parquet::read_records(file)?),
+        _ => Box::new(JsonLines::new(stream, 0..file.size)),
+    })
 }
 
 fn open_archive(
@@ -117,15 +125,20 @@ pub fn open_csv(
         .map_err(|problem| failure.take().unwrap_or_else(|| Error::Read { file: file.uri.clone(), problem }))
 }
 
-/// The first records of a file.
+/// The first records of a file. Those of a folder are rows of its metadata.
 ///
 /// # Errors
 /// If the file cannot be read.
 pub fn first_records(options: &RecordOptions, file: &InputFile) -> Result<Vec<Record>> {
     let most = if options.format == Format::WebDataset { FIRST_SAMPLES } else { FIRST_RECORDS };
-    // No range is certainly read.
-    let stream = ObjectStream::open(tidemill_io::runtime()?, file, 0..0, MAX_BATCH_BYTES)?;
-    let (records, failure) = open_records(options, file, 0..file.size, stream)?;
+    let start = 0..file.size.min(FIRST_BYTES);
+    let stream = ObjectStream::open(tidemill_io::runtime()?, file, start, MAX_BATCH_BYTES)?;
+    let (records, failure) = if options.format == Format::Images {
+        let failure = stream.failure();
+        (open_metadata(options, file, stream)?, failure)
+    } else {
+        open_records(options, file, 0..file.size, stream)?
+    };
     let records: Vec<Record> = records.take(most).collect();
     failure.take().map_or(Ok(records), Err)
 }

@@ -15,11 +15,11 @@ use crate::source::changed_files::explain_read_errors;
 use crate::source::config::{Format, SourceConfig};
 use crate::source::fetch::ordered::{FetchResult, fetch_images, reference_base, resolve_reference};
 use crate::source::field_path::FieldPath;
-use crate::source::listing::list_files;
 use crate::source::needed_columns::list_needed_columns;
 use crate::source::object_stream::ObjectStream;
 use crate::source::pair_source::{Batches, MAX_BATCH_BYTES, Source};
-use crate::source::records::image_folder::{self, FILE_NAME};
+use crate::source::records::coco;
+use crate::source::records::image_folder::FILE_NAME;
 use crate::source::records::jsonl;
 use crate::source::records::reader::{RecordOptions, first_records, open_csv, open_records};
 use crate::source::records::record::Record;
@@ -40,15 +40,16 @@ pub struct RecordSource {
 }
 
 impl RecordSource {
-    /// Lists the files, and looks at the first rows for lists of captions.
+    /// Looks at the first of these files: for the columns of a CSV, and for lists of captions.
     ///
     /// # Errors
-    /// If none matches, a URI cannot be listed, or the first file is a CSV that lacks a column.
-    pub fn open(config: &SourceConfig, filter: &FilterConfig, caption: &CaptionConfig) -> Result<Self> {
-        let files = match config.format {
-            Format::Images => image_folder::list_metadata(config.uri.as_slice())?,
-            _ => list_files(config.uri.as_slice(), |_| true)?,
-        };
+    /// If there are no files, the first one cannot be read, or it is a CSV that lacks a column.
+    pub fn open(
+        files: Vec<InputFile>,
+        config: &SourceConfig,
+        filter: &FilterConfig,
+        caption: &CaptionConfig,
+    ) -> Result<Self> {
         let needed = list_needed_columns(config, filter, caption)?;
         let options = RecordOptions::new(config, &needed);
         let Some(first) = files.first() else {
@@ -59,7 +60,7 @@ impl RecordSource {
             Format::Images | Format::Coco => FILE_NAME.to_owned(),
             _ => config.columns.image.clone(),
         };
-        let lists = find_caption_lists(config.columns.caption.as_slice(), &first_records(&options, first)?);
+        let lists = find_caption_lists(config.columns.caption.as_slice(), &options, first)?;
         Ok(Self {
             image,
             image_root: config.image_root.clone(),
@@ -90,13 +91,24 @@ fn check_csv_columns(options: &RecordOptions, first: &InputFile, needed: &[(Stri
     }
 }
 
-/// The columns of captions that hold lists: by their name, or in one of the first rows.
-fn find_caption_lists(captions: &[String], records: &[Record]) -> HashSet<String> {
-    let has_list = |name: &&String| {
-        FieldPath::is_list(name)
-            || records.iter().any(|record| record.field(name).is_some_and(|value| value.is_array()))
+/// The columns of captions that hold lists: by their name, by the format, or in one of the first rows.
+fn find_caption_lists(
+    captions: &[String],
+    options: &RecordOptions,
+    first: &InputFile,
+) -> Result<HashSet<String>> {
+    let has_lists: Box<dyn Fn(&String) -> bool> = match options.format {
+        // All fields are texts.
+        Format::Csv => Box::new(|_| false),
+        Format::Coco => Box::new(|name| name == coco::CAPTION),
+        _ => {
+            let records = first_records(options, first)?;
+            let is_list =
+                |name: &str, record: &Record| record.field(name).is_some_and(|value| value.is_array());
+            Box::new(move |name| records.iter().any(|record| is_list(name, record)))
+        }
     };
-    captions.iter().filter(has_list).cloned().collect()
+    Ok(captions.iter().filter(|name| FieldPath::is_list(name) || has_lists(name)).cloned().collect())
 }
 
 impl Source for RecordSource {
