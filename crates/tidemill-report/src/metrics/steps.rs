@@ -59,9 +59,12 @@ fn parse_lines(lines: impl BufRead) -> impl Iterator<Item = Option<StepLine>> {
         let block: Vec<Vec<u8>> = lines.by_ref().take(BLOCK).collect();
         (!block.is_empty()).then_some(block)
     });
-    blocks.flat_map(|block| {
-        // serde_json takes three times as long for so many floating-point numbers.
-        let parse = |line: &Vec<u8>| sonic_rs::from_slice(line).ok().filter(|step: &StepLine| step.step > 0);
-        block.par_iter().map(parse).collect::<Vec<_>>()
-    })
+    blocks.flat_map(|block| parse_block(&block))
+}
+
+/// Not generic, so that it is compiled here, optimised, and not in the crate that calls.
+fn parse_block(lines: &[Vec<u8>]) -> Vec<Option<StepLine>> {
+    // serde_json takes three times as long for so many floating-point numbers.
+    let parse = |line: &Vec<u8>| sonic_rs::from_slice(line).ok().filter(|step: &StepLine| step.step > 0);
+    lines.par_iter().map(parse).collect()
 }

@@ -1,0 +1,7 @@
+//! Tells the linker to keep one copy of functions whose code is equal. Dependencies are compiled
+//! unoptimised (the workspace's Cargo.toml), so there are many.
+
+fn main() {
+    println!("cargo:rustc-link-arg-cdylib=-Wl,--icf=all");
+    println!("cargo:rerun-if-changed=build.rs");
+}
