@@ -17,8 +17,9 @@ target/release/tidemill synth target/pack/pairs --rows 4000 --files 1 --quiet
 patchelf --remove-rpath target/pack/wheel/tidemill/_native.abi3.so
 .venv/bin/python -m wheel pack --dest-dir target/pack/raw target/pack/wheel
 # Tags it by the symbols that it needs of glibc and libstdc++, and fails if it needs another library.
-.venv/bin/python -m auditwheel repair --plat auto --only-plat --strip --zip-compression-level 9 --wheel-dir "$out" \
+.venv/bin/python -m auditwheel repair --plat auto --only-plat --strip --wheel-dir "$out" \
   --exclude libtorch_cpu.so --exclude libc10.so target/pack/raw/*.whl
+.venv/bin/python scripts/compress_wheel.py "$out"/*.whl
 
 # The sdist.
 maturin sdist --out "$out" > target/pack/sdist.log 2>&1 || { cat target/pack/sdist.log; exit 1; }
