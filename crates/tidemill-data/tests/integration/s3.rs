@@ -73,7 +73,7 @@ fn config(uri: &str) -> SourceConfig {
 }
 
 fn range(request: &Request) -> Range<u64> {
-    let range = request.range.as_ref().unwrap().strip_prefix("bytes=").unwrap();
+    let range = request.headers["range"].strip_prefix("bytes=").unwrap();
     let (first, last) = range.split_once('-').unwrap();
     first.parse().unwrap()..last.parse::<u64>().unwrap() + 1
 }

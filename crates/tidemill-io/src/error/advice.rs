@@ -101,7 +101,8 @@ fn find_local_advice(error: &io::Error) -> Option<&'static str> {
 fn name_variables(uri: &str) -> (&'static str, &'static str) {
     match uri.split_once("://").map_or("", |(scheme, _)| scheme) {
         "s3" | "s3a" => (
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary",
+            "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are \
+             temporary",
             "AWS_REGION and AWS_ENDPOINT_URL",
         ),
         "gs" => ("GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT", "the project"),

@@ -10,6 +10,8 @@ use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme};
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::store::aws_profile::CREDENTIAL_PROCESS;
+use crate::store::credential_process::CredentialProcess;
 use crate::store::credentials::{apply_settings, is_plain_http_endpoint};
 use crate::store::limits::Limits;
 
@@ -58,6 +60,9 @@ fn build_s3(
     let builder = AmazonS3Builder::new().with_url(root).with_client_options(client);
     let builder = apply_settings(builder, settings, AmazonS3Builder::with_config);
     let builder = builder.with_retry(limits.to_retry_config());
+    if let Some((_, command)) = settings.iter().find(|(name, _)| name == CREDENTIAL_PROCESS) {
+        return Ok(Arc::new(builder.with_credentials(Arc::new(CredentialProcess::new(command))).build()?));
+    }
     let provider = builder.clone().with_retry(limits.to_credentials_retry_config()).build()?;
     Ok(Arc::new(builder.with_credentials(provider.credentials().clone()).build()?))
 }

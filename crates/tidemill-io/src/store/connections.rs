@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::ObjectStore;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::store::aws_profile::add_profile;
 use crate::store::builder::build_store;
 use crate::store::credentials::select_settings;
 use crate::store::limits::Limits;
@@ -46,7 +47,11 @@ pub(crate) fn get_or_open_connection(root: &str) -> Result<Connection> {
         return Ok(connection.clone());
     }
     let limits = Limits::default();
-    let settings = select_settings(std::env::vars());
+    let mut settings = select_settings(std::env::vars());
+    if root.starts_with("s3") {
+        settings = add_profile(settings, std::env::home_dir().as_deref())
+            .map_err(|problem| Error::Uri { uri: root.into(), problem })?;
+    }
     let connection = Connection { store: build_store(root, &settings, &limits)?, limits };
     connections.insert(root.to_owned(), connection.clone());
     Ok(connection)

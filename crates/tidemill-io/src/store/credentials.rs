@@ -20,6 +20,7 @@ pub(super) fn is_plain_http_endpoint(settings: &[(String, String)]) -> bool {
         "aws_endpoint_url_s3",
         "azure_endpoint",
         "azure_storage_endpoint",
+        "google_base_url",
     ];
     settings.iter().any(|(name, value)| endpoints.contains(&name.as_str()) && value.starts_with("http://"))
 }
@@ -55,6 +56,7 @@ mod tests {
             ("aws_endpoint_url", "http://localhost:9000", true),
             ("aws_endpoint_url_s3", "http://localhost:9000", true),
             ("aws_endpoint_url", "https://s3.example.com", false),
+            ("google_base_url", "http://localhost:4443", true),
             ("aws_metadata_endpoint", "http://169.254.169.254", false),
         ] {
             let settings = [(name.to_owned(), value.to_owned())];

@@ -1,8 +1,10 @@
 //! Connections to object stores: credentials, timeouts and retries, chosen here once for all
 //! crates. There is one connection per bucket and process.
 
+mod aws_profile;
 mod builder;
 mod connections;
+mod credential_process;
 mod credentials;
 mod limits;
 mod listing;

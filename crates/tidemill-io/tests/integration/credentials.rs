@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tidemill_io::{Limits, Location, block_on, store, uri};
-use tidemill_testing::S3Server;
+use tidemill_testing::{Request, S3Server};
 
-use crate::support::{open_with, quick_limits};
+use crate::support::{open_with, quick_limits, repeating_bytes};
 
 #[test]
 fn missing_credentials_are_reported_soon() {
@@ -63,7 +63,65 @@ fn credentials_are_read_from_the_usual_environment_variables() {
 }
 
 #[test]
-#[ignore = "run by credentials_are_read_from_the_usual_environment_variables in a process with an environment of its own"]
+fn credentials_are_read_from_aws_profiles() {
+    let server = S3Server::start(&["environment"]);
+    server.put("environment", "greeting", "hello");
+    let [(_, endpoint), (_, key), (_, secret), _] = server.settings();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    write("keys.json", format!(r#"{{"Version": 1, "AccessKeyId": "{key}", "SecretAccessKey": "{secret}"}}"#));
+    let section = |name: &str, keys: String| {
+        format!("[profile {name}]\nendpoint_url = {endpoint}\nregion = us-east-1\n{keys}\n")
+    };
+    let process = format!("credential_process = cat {}/keys.json", folder.path().display());
+    write("config", section("keys", String::new()) + &section("process", process));
+    write("credentials", format!("[keys]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"));
+    for profile in ["keys", "process"] {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "credentials::reads_with_credentials_from_the_environment", "--ignored"])
+            .env_clear()
+            .env("AWS_PROFILE", profile)
+            .env("AWS_CONFIG_FILE", folder.path().join("config"))
+            .env("AWS_SHARED_CREDENTIALS_FILE", folder.path().join("credentials"))
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{profile}: {}", String::from_utf8_lossy(&child.stdout));
+    }
+}
+
+#[test]
+fn requests_carry_what_a_bucket_asks_for() {
+    let server = S3Server::start(&["paid"]);
+    let settings = [
+        ("AWS_REQUEST_PAYER", "true"),
+        ("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms"),
+        ("AWS_SSE_KMS_KEY_ID", "key-7"),
+    ];
+    let location = open_with(&server, "s3://paid", &settings, quick_limits());
+    location.put_if_absent("a", "hello".into()).unwrap();
+    location.get("a").unwrap();
+    location.list("").unwrap();
+    let mut upload = location.upload("big");
+    upload.write(repeating_bytes(9_000_000)).unwrap();
+    upload.finish().unwrap();
+    let requests = server.take_requests();
+    let carry = |request: &Request, name: &str, value: &str| {
+        request.headers.get(name).is_some_and(|carried| carried == value)
+    };
+    for request in &requests {
+        assert!(carry(request, "x-amz-request-payer", "requester"), "{request:?}");
+    }
+    // A multipart upload is encrypted as the request says that starts it.
+    for (method, key) in [("PUT", "a"), ("POST", "big")] {
+        let first = requests.iter().find(|request| request.method == method && request.key == key).unwrap();
+        assert!(carry(first, "x-amz-server-side-encryption", "aws:kms"), "{first:?}");
+        assert!(carry(first, "x-amz-server-side-encryption-aws-kms-key-id", "key-7"), "{first:?}");
+    }
+}
+
+#[test]
+#[ignore = "run by other tests in a process with an environment of its own"]
 fn reads_with_credentials_from_the_environment() {
     assert_eq!(Location::open("s3://environment").unwrap().get("greeting").unwrap(), "hello");
 }

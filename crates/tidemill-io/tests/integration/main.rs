@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod credentials;
+mod google;
 mod http_download;
 mod objects;
 mod retries;

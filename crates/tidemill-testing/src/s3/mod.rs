@@ -1,5 +1,6 @@
-//! An S3 server on loopback that fails on command.
+//! An S3 server on loopback that fails on command. It speaks Google's XML API, too.
 
+mod google;
 mod object_map;
 mod server;
 

@@ -189,6 +189,18 @@ impl S3 for ObjectMap {
         }))
     }
 
+    async fn delete_object(
+        &self,
+        request: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+        let mut state = self.state();
+        if state.forbids_deletes {
+            return Err(s3_error!(AccessDenied));
+        }
+        state.bucket(&request.input.bucket)?.remove(&request.input.key);
+        Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
     async fn delete_objects(
         &self,
         request: S3Request<DeleteObjectsInput>,

@@ -1,7 +1,7 @@
 //! The server: its thread pool, a log of requests with the bytes served, and a queue of faults.
 //! Each fault affects one request.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,6 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::header::RANGE;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -22,6 +21,7 @@ use s3s::{Body, HttpError, HttpRequest, HttpResponse, S3Result, s3_error};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::s3::google;
 use crate::s3::object_map::ObjectMap;
 
 const ACCESS_KEY: &str = "tidemill-access-key";
@@ -51,8 +51,8 @@ pub struct Request {
     pub method: String,
     /// The object's key; empty for listings.
     pub key: String,
-    /// The request's header `Range`.
-    pub range: Option<String>,
+    /// The request's headers, by lower-case name.
+    pub headers: BTreeMap<String, String>,
     /// Bytes of the answer's body that were sent.
     pub bytes: u64,
     /// The status of the answer; `None` if the connection was closed.
@@ -75,7 +75,7 @@ struct Shared {
     requests: Mutex<Vec<Request>>,
 }
 
-/// Requires signatures, except for reads of the bucket `public`.
+/// Requires signatures, except for reads of the bucket `public` and requests in Google's API.
 struct AccessPolicy;
 
 #[async_trait::async_trait]
@@ -83,10 +83,10 @@ impl S3Access for AccessPolicy {
     async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
         let is_read = matches!(request.method().as_str(), "GET" | "HEAD");
         match request.credentials() {
-            None if !is_read || !request.uri().path().starts_with("/public/") => {
-                Err(s3_error!(AccessDenied, "Signature is required"))
-            }
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            None if google::is_google(request.headers()) => Ok(()),
+            None if is_read && request.uri().path().starts_with("/public/") => Ok(()),
+            None => Err(s3_error!(AccessDenied, "Signature is required")),
         }
     }
 }
@@ -114,6 +114,14 @@ impl S3Server {
             ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
             ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.into()),
             ("AWS_REGION", "us-east-1".into()),
+        ]
+    }
+
+    /// The environment variables with the endpoint of Google's API for the same buckets.
+    pub fn google_settings(&self) -> [(&'static str, String); 2] {
+        [
+            ("GOOGLE_BASE_URL", format!("http://{}{}", self.address, google::PREFIX)),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", google::SERVICE_ACCOUNT.into()),
         ]
     }
 
@@ -191,15 +199,19 @@ async fn serve(
     if !latency.is_zero() {
         tokio::time::sleep(latency).await;
     }
+    let mut request = request.map(Body::from);
+    google::translate(&mut request);
     let key = request.uri().path().trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
     let mut entry = Request {
         method: request.method().to_string(),
         key: key.to_owned(),
-        range: request.headers().get(RANGE).map(|range| range.to_str().unwrap().to_owned()),
+        headers: (request.headers().iter())
+            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .collect(),
         bytes: 0,
         status: None,
     };
-    let answer = answer(request.map(Body::from), service, fault, &mut entry).await;
+    let answer = answer(request, service, fault, &mut entry).await;
     shared.requests.lock().unwrap().push(entry);
     answer
 }
