@@ -118,8 +118,10 @@ mod tests {
     const CREDENTIALS: &str = "# keys\n[default]\naws_access_key_id = DEFAULT\naws_secret_access_key = a\\b\"c=\n\
         [r2]\naws_access_key_id=R2\naws_secret_access_key=s\naws_session_token=t\n";
 
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
     /// The settings that profiles add to these variables.
-    fn added(variables: &[(&str, &str)]) -> Result<Vec<String>, String> {
+    fn added(variables: Variables) -> Result<Vec<String>, String> {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join(".aws")).unwrap();
         std::fs::write(home.path().join(".aws/config"), CONFIG).unwrap();
@@ -132,7 +134,7 @@ mod tests {
     #[test]
     fn environment_variables_come_before_a_profile() {
         let keys = ["aws_access_key_id=DEFAULT", "aws_secret_access_key=a\\b\"c="];
-        let cases: [(&[(&str, &str)], &[&str]); 7] = [
+        let cases: [(Variables, &[&str]); 7] = [
             (&[], &["aws_region=eu-west-1", keys[0], keys[1]]),
             (&[("aws_default_region", "us-east-1")], &keys),
             (&[("aws_access_key_id", "ENV")], &["aws_region=eu-west-1"]),
