@@ -1,7 +1,8 @@
 //! Profiles of the AWS CLI: `~/.aws/config` and `~/.aws/credentials`. object_store does not read them.
 //!
-//! As in the AWS SDKs, environment variables count first, then a web identity, then the profile, then
-//! containers and instances. <https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html>
+//! As in the AWS SDKs, keys in environment variables count first, then the profile that `AWS_PROFILE`
+//! names, a web identity, the profile `default`, and last containers and instances.
+//! <https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html>
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +11,14 @@ use ini::{Ini, ParseOption, Properties};
 /// Names of environment variables in lower case, and their values.
 type Settings = Vec<(String, String)>;
 
-/// The setting with the command that prints a profile's credentials.
-pub(super) const CREDENTIAL_PROCESS: &str = "aws_credential_process";
+/// The setting with the command that prints a profile's credentials. Without the prefix `aws_`, it cannot
+/// come from an environment variable.
+pub(super) const CREDENTIAL_PROCESS: &str = "credential_process";
 
-/// The settings with those that the profile adds. `home` is the user's home directory.
+/// Adds a profile's settings to those of the environment. `home` is the user's home directory.
 ///
 /// # Errors
-/// What is wrong, if `AWS_PROFILE` names a profile that does not exist or has no keys, or if a file
+/// A message, if `AWS_PROFILE` names a profile that does not exist or has no keys, or if a file
 /// cannot be read.
 pub(super) fn add_profile(mut settings: Settings, home: Option<&Path>) -> Result<Settings, String> {
     let named = get(&settings, "aws_profile").map(str::to_owned);
@@ -34,20 +36,20 @@ pub(super) fn add_profile(mut settings: Settings, home: Option<&Path>) -> Result
             "AWS_PROFILE names `{named}`, which is in neither ~/.aws/config nor ~/.aws/credentials"
         ));
     }
-    add_places(&mut settings, &sections);
+    add_region_and_endpoint(&mut settings, &sections);
     add_credentials(&mut settings, &sections, named.as_deref())?;
     Ok(settings)
 }
 
 /// Adds the profile's region and endpoint where the environment names none.
-fn add_places(settings: &mut Settings, sections: &[&Properties]) {
-    let is_set = |settings: &Settings, names: &[&str]| names.iter().any(|name| get(settings, name).is_some());
-    if !is_set(settings, &["aws_region", "aws_default_region"]) {
+fn add_region_and_endpoint(settings: &mut Settings, sections: &[&Properties]) {
+    let is_any_set =
+        |settings: &Settings, names: &[&str]| names.iter().any(|name| get(settings, name).is_some());
+    if !is_any_set(settings, &["aws_region", "aws_default_region"]) {
         copy(settings, sections, "region", "aws_region");
     }
     let endpoints = ["aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3"];
-    let is_ignored = get(settings, "aws_ignore_configured_endpoint_urls") == Some("true");
-    if !is_ignored && !is_set(settings, &endpoints) {
+    if !is_true(settings, "aws_ignore_configured_endpoint_urls") && !is_any_set(settings, &endpoints) {
         copy(settings, sections, "endpoint_url", "aws_endpoint_url");
     }
 }
@@ -60,7 +62,7 @@ fn add_credentials(
 ) -> Result<(), String> {
     let is_set = |name| get(settings, name).is_some();
     let has_web_identity = named.is_none() && is_set("aws_web_identity_token_file");
-    if is_set("aws_access_key_id") || is_set("aws_skip_signature") || has_web_identity {
+    if is_set("aws_access_key_id") || is_true(settings, "aws_skip_signature") || has_web_identity {
         return Ok(());
     }
     // The keys of one section belong together.
@@ -89,6 +91,11 @@ fn copy(settings: &mut Settings, sections: &[&Properties], key: &str, name: &str
     value.is_some()
 }
 
+fn is_true(settings: &Settings, name: &str) -> bool {
+    get(settings, name).is_some_and(|value| ["true", "1"].contains(&value.to_lowercase().as_str()))
+}
+
+/// The value of a setting, unless it is empty.
 fn get<'a>(settings: &'a Settings, name: &str) -> Option<&'a str> {
     let (_, value) = settings.iter().find(|(setting, value)| setting == name && !value.is_empty())?;
     Some(value)
@@ -134,12 +141,17 @@ mod tests {
     #[test]
     fn environment_variables_come_before_a_profile() {
         let keys = ["aws_access_key_id=DEFAULT", "aws_secret_access_key=a\\b\"c="];
-        let cases: [(Variables, &[&str]); 7] = [
+        let cases: [(Variables, &[&str]); 9] = [
             (&[], &["aws_region=eu-west-1", keys[0], keys[1]]),
             (&[("aws_default_region", "us-east-1")], &keys),
             (&[("aws_access_key_id", "ENV")], &["aws_region=eu-west-1"]),
             (&[("aws_web_identity_token_file", "/token")], &["aws_region=eu-west-1"]),
             (&[("aws_skip_signature", "true")], &["aws_region=eu-west-1"]),
+            (&[("aws_skip_signature", "false")], &["aws_region=eu-west-1", keys[0], keys[1]]),
+            (
+                &[("aws_profile", "tool"), ("aws_web_identity_token_file", "/token")],
+                &["credential_process=print-keys --json"],
+            ),
             (
                 &[("aws_profile", "r2")],
                 &[
@@ -150,7 +162,7 @@ mod tests {
                     "aws_session_token=t",
                 ],
             ),
-            (&[("aws_profile", "tool")], &["aws_credential_process=print-keys --json"]),
+            (&[("aws_profile", "tool")], &["credential_process=print-keys --json"]),
         ];
         for (variables, expected) in cases {
             assert_eq!(added(variables).unwrap(), expected, "{variables:?}");

@@ -1,6 +1,7 @@
 //! Credentials that a command prints: `credential_process` of an AWS profile.
 //! <https://docs.aws.amazon.com/sdkref/latest/guide/feature-process-credentials.html>
 
+use std::fmt;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
@@ -14,14 +15,12 @@ use tokio::sync::Mutex;
 const RENEW_BEFORE: TimeDelta = TimeDelta::minutes(5);
 
 /// Runs the command when credentials are needed, and again before they expire.
-#[derive(Debug)]
 pub(super) struct CredentialProcess {
     command: String,
     current: Mutex<Option<Printed>>,
 }
 
 /// What the command printed.
-#[derive(Debug)]
 struct Printed {
     credential: Arc<AwsCredential>,
     expires: Option<DateTime<Utc>>,
@@ -38,12 +37,23 @@ struct Answer {
     expiration: Option<String>,
 }
 
+impl fmt::Debug for CredentialProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CredentialProcess").field("program", &self.program()).finish_non_exhaustive()
+    }
+}
+
 impl CredentialProcess {
     pub fn new(command: &str) -> Self {
         Self { command: command.to_owned(), current: Mutex::new(None) }
     }
 
-    /// Runs the command in a shell, as the AWS SDK for Rust does. Its stderr stays the user's, for questions.
+    /// The command without its arguments, which may be secrets.
+    fn program(&self) -> &str {
+        self.command.split_whitespace().next().unwrap_or_default()
+    }
+
+    /// Runs the command in a shell, as the AWS SDK for Rust does. It may ask the user on stderr.
     async fn run(&self) -> Result<Printed, String> {
         let mut shell = Command::new("sh");
         shell.args(["-c", &self.command]).stdin(Stdio::inherit()).stderr(Stdio::inherit());
@@ -66,7 +76,7 @@ impl CredentialProvider for CredentialProcess {
         }
         let printed = self.run().await.map_err(|problem| object_store::Error::Generic {
             store: "S3",
-            source: format!("credential_process `{}`: {problem}", self.command).into(),
+            source: format!("the credential_process `{} ...`: {problem}", self.program()).into(),
         })?;
         Ok(current.insert(printed).credential.clone())
     }
@@ -103,6 +113,10 @@ fn parse_answer(output: &Output) -> Result<Printed, String> {
 mod tests {
     use super::*;
 
+    fn get_credential(process: &CredentialProcess) -> object_store::Result<Arc<AwsCredential>> {
+        crate::runtime().unwrap().block_on(process.get_credential())
+    }
+
     #[test]
     fn credentials_are_renewed_five_minutes_before_they_expire() {
         let now = Utc::now();
@@ -110,6 +124,35 @@ mod tests {
             let expires = minutes.map(|minutes| now + TimeDelta::minutes(minutes));
             assert_eq!(needs_renewal(expires, now), renews, "{minutes:?}");
         }
+    }
+
+    #[test]
+    fn command_runs_again_only_when_its_keys_expire_soon() {
+        for (minutes, runs) in [(60, 1), (1, 3)] {
+            let log = tempfile::NamedTempFile::new().unwrap();
+            let expires = (Utc::now() + TimeDelta::minutes(minutes)).to_rfc3339();
+            let command = format!(
+                r#"echo x >> {}; echo '{{"Version": 1, "AccessKeyId": "k", "SecretAccessKey": "s", "Expiration": "{expires}"}}'"#,
+                log.path().display()
+            );
+            let process = CredentialProcess::new(&command);
+            for _ in 0..3 {
+                assert_eq!(get_credential(&process).unwrap().key_id, "k");
+            }
+            assert_eq!(
+                std::fs::read_to_string(log.path()).unwrap().lines().count(),
+                runs,
+                "{minutes} minutes"
+            );
+        }
+    }
+
+    #[test]
+    fn errors_name_the_program_and_not_its_arguments() {
+        let process = CredentialProcess::new("false --token SECRET");
+        let error = get_credential(&process).unwrap_err();
+        let message = format!("{error} {error:?} {process:?}");
+        assert!(message.contains("`false ...`") && !message.contains("SECRET"), "{message}");
     }
 
     #[test]
@@ -125,7 +168,7 @@ mod tests {
             (r#"echo '{"Version": 2, "AccessKeyId": "k", "SecretAccessKey": "SECRET"}'"#, "version 2"),
         ] {
             let output = Command::new("sh").args(["-c", command]).output().unwrap();
-            let problem = parse_answer(&output).unwrap_err();
+            let problem = parse_answer(&output).err().unwrap();
             assert!(problem.contains(word) && !problem.contains("SECRET"), "{problem}");
         }
     }
