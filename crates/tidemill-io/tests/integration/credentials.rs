@@ -1,5 +1,6 @@
 //! Credentials: where they come from, and the advice when they are missing or wrong.
 
+use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -53,13 +54,8 @@ fn wrong_credentials_and_missing_buckets_come_with_advice() {
 fn credentials_are_read_from_the_usual_environment_variables() {
     let server = S3Server::start(&["environment"]);
     server.put("environment", "greeting", "hello");
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "credentials::reads_with_credentials_from_the_environment", "--ignored"])
-        .envs(server.settings())
-        .env("TOKEN", "unrelated")
-        .output()
-        .unwrap();
-    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    let variables = server.settings().map(|(name, value)| (name, value.into()));
+    assert_reads_in_environment(&[&variables[..], &[("TOKEN", "unrelated".into())]].concat());
 }
 
 #[test]
@@ -77,17 +73,24 @@ fn credentials_are_read_from_aws_profiles() {
     write("config", section("keys", String::new()) + &section("process", process));
     write("credentials", format!("[keys]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"));
     for profile in ["keys", "process"] {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "credentials::reads_with_credentials_from_the_environment", "--ignored"])
-            .env_clear()
-            .env("AWS_PROFILE", profile)
-            .env("AWS_CONFIG_FILE", folder.path().join("config"))
-            .env("AWS_SHARED_CREDENTIALS_FILE", folder.path().join("credentials"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .output()
-            .unwrap();
-        assert!(child.status.success(), "{profile}: {}", String::from_utf8_lossy(&child.stdout));
+        assert_reads_in_environment(&[
+            ("AWS_PROFILE", profile.into()),
+            ("AWS_CONFIG_FILE", folder.path().join("config").into()),
+            ("AWS_SHARED_CREDENTIALS_FILE", folder.path().join("credentials").into()),
+        ]);
     }
+}
+
+/// Runs the test below in a process that has these variables, and only those.
+fn assert_reads_in_environment(variables: &[(&str, OsString)]) {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "credentials::reads_with_credentials_from_the_environment", "--ignored"])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .envs(variables.iter().cloned())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{variables:?}: {}", String::from_utf8_lossy(&child.stdout));
 }
 
 #[test]
@@ -121,7 +124,7 @@ fn requests_carry_what_a_bucket_asks_for() {
 }
 
 #[test]
-#[ignore = "run by other tests in a process with an environment of its own"]
+#[ignore = "run by assert_reads_in_environment, in a process of its own"]
 fn reads_with_credentials_from_the_environment() {
     assert_eq!(Location::open("s3://environment").unwrap().get("greeting").unwrap(), "hello");
 }

@@ -1,10 +1,9 @@
 //! Google Cloud Storage's XML API: conditional puts, listings, uploads in parts, deletes and retries.
 
-use bytes::Bytes;
 use tidemill_io::{Location, block_on, store, uri};
 use tidemill_testing::{Fault, S3Server};
 
-use crate::support::{quick_limits, repeating_bytes};
+use crate::support::{assert_one_concurrent_put_succeeds, quick_limits, repeating_bytes};
 
 fn open(server: &S3Server, uri: &str) -> Location {
     store::connect(uri, &server.google_settings(), quick_limits()).unwrap();
@@ -14,18 +13,7 @@ fn open(server: &S3Server, uri: &str) -> Location {
 #[test]
 fn exactly_one_concurrent_conditional_put_to_google_succeeds() {
     let server = S3Server::start(&["race"]);
-    let location = open(&server, "gs://race/folder");
-    for round in 0..20 {
-        let key = format!("commits/{round}.json");
-        let won: Vec<bool> = std::thread::scope(|scope| {
-            let put = |i: u8| location.put_if_absent(&key, Bytes::from(vec![i])).unwrap();
-            let threads: Vec<_> = (0..16).map(|i| scope.spawn(move || put(i))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        assert_eq!(won.iter().filter(|won| **won).count(), 1);
-        let winner = won.iter().position(|won| *won).unwrap();
-        assert_eq!(location.get(&key).unwrap()[0] as usize, winner);
-    }
+    assert_one_concurrent_put_succeeds(&open(&server, "gs://race/folder"));
 }
 
 #[test]

@@ -1,26 +1,14 @@
 //! Objects in S3: conditional puts, listings, multipart uploads, and reads over plain http.
 
-use bytes::Bytes;
 use tidemill_io::{Location, block_on, uri};
 use tidemill_testing::{Fault, S3Server};
 
-use crate::support::{open, repeating_bytes};
+use crate::support::{assert_one_concurrent_put_succeeds, open, repeating_bytes};
 
 #[test]
 fn exactly_one_concurrent_conditional_put_succeeds() {
     let server = S3Server::start(&["race"]);
-    let location = open(&server, "s3://race/folder");
-    for round in 0..20 {
-        let key = format!("commits/{round}.json");
-        let won: Vec<bool> = std::thread::scope(|scope| {
-            let put = |i: u8| location.put_if_absent(&key, Bytes::from(vec![i])).unwrap();
-            let threads: Vec<_> = (0..16).map(|i| scope.spawn(move || put(i))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        assert_eq!(won.iter().filter(|won| **won).count(), 1);
-        let winner = won.iter().position(|won| *won).unwrap();
-        assert_eq!(location.get(&key).unwrap()[0] as usize, winner);
-    }
+    assert_one_concurrent_put_succeeds(&open(&server, "s3://race/folder"));
 }
 
 #[test]

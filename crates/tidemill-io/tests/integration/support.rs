@@ -33,3 +33,18 @@ pub fn open(server: &S3Server, uri: &str) -> Location {
 pub fn repeating_bytes(n: usize) -> Bytes {
     (0..n).map(|i| (i % 251) as u8).collect()
 }
+
+/// Puts objects from many threads at once, and finds of each the one content whose put succeeded.
+pub fn assert_one_concurrent_put_succeeds(location: &Location) {
+    for round in 0..20 {
+        let key = format!("commits/{round}.json");
+        let won: Vec<bool> = std::thread::scope(|scope| {
+            let put = |i: u8| location.put_if_absent(&key, Bytes::from(vec![i])).unwrap();
+            let threads: Vec<_> = (0..16).map(|i| scope.spawn(move || put(i))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(won.iter().filter(|won| **won).count(), 1);
+        let winner = won.iter().position(|won| *won).unwrap();
+        assert_eq!(location.get(&key).unwrap()[0] as usize, winner);
+    }
+}

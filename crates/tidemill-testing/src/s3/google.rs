@@ -5,8 +5,8 @@ use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HeaderValue, IF_NONE_MATCH};
 use s3s::HttpRequest;
 
-/// Where the API is below the server's address.
-pub const PREFIX: &str = "/google";
+/// Where the API is below the server's address. No bucket can have this name.
+pub const PREFIX: &str = "/_google";
 /// The key of a service account for emulators: requests carry no token.
 pub const SERVICE_ACCOUNT: &str =
     r#"{"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true}"#;
@@ -17,15 +17,15 @@ const GENERATION_MATCH: &str = "x-goog-if-generation-match";
 
 /// Turns a request below [`PREFIX`] into one of S3, and leaves others as they are.
 pub fn translate(request: &mut HttpRequest) {
-    let target = request.uri().to_string();
-    let Some((before, after)) = target.split_once(&format!("{PREFIX}/")) else { return };
-    *request.uri_mut() = format!("{before}/{after}").parse().unwrap();
+    let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+    let Some(target) = target.strip_prefix(PREFIX) else { return };
+    *request.uri_mut() = target.parse().unwrap();
     let headers = request.headers_mut();
     headers.insert(MARK, HeaderValue::from_static("true"));
     // Writes have an empty token, reads none.
     headers.remove(AUTHORIZATION);
     if let Some(generation) = headers.remove(GENERATION_MATCH) {
-        assert_eq!(generation, "0", "puts replace nothing but what they name");
+        assert_eq!(generation, "0", "only the generation 0, of no object, is known here");
         headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
     }
 }

@@ -69,6 +69,15 @@ impl State {
         bucket.insert(key, object);
         Ok(e_tag)
     }
+
+    /// Deletes an object, which may be absent.
+    fn delete(&mut self, bucket: &str, key: &str) -> S3Result<()> {
+        if self.forbids_deletes {
+            return Err(s3_error!(AccessDenied));
+        }
+        self.bucket(bucket)?.remove(key);
+        Ok(())
+    }
 }
 
 /// All buckets and their objects.
@@ -193,11 +202,7 @@ impl S3 for ObjectMap {
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let mut state = self.state();
-        if state.forbids_deletes {
-            return Err(s3_error!(AccessDenied));
-        }
-        state.bucket(&request.input.bucket)?.remove(&request.input.key);
+        self.state().delete(&request.input.bucket, &request.input.key)?;
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
@@ -206,17 +211,12 @@ impl S3 for ObjectMap {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let mut state = self.state();
-        if state.forbids_deletes {
-            return Err(s3_error!(AccessDenied));
+        let mut deleted = Vec::new();
+        for object in request.input.delete.objects {
+            state.delete(&request.input.bucket, &object.key)?;
+            deleted.push(DeletedObject { key: Some(object.key), ..Default::default() });
         }
-        let bucket = state.bucket(&request.input.bucket)?;
-        let keys = request.input.delete.objects.into_iter().map(|object| object.key);
-        let deleted = keys.map(|key| {
-            bucket.remove(&key);
-            DeletedObject { key: Some(key), ..Default::default() }
-        });
-        let deleted = Some(deleted.collect());
-        Ok(S3Response::new(DeleteObjectsOutput { deleted, ..Default::default() }))
+        Ok(S3Response::new(DeleteObjectsOutput { deleted: Some(deleted), ..Default::default() }))
     }
 
     async fn create_multipart_upload(
