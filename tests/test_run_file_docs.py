@@ -13,7 +13,10 @@ ROW = re.compile(r"\| `([^`]+)` \| (?:`([^`]*)`|required|none) \| .+ \|")
 # Every optional table, with only its required keys.
 RUN = """
 dedup.near.phash_distance = 1
+dedup.similar.cosine = 0.9
 filter.score.c.min = 1.0
+score.path = "clip"
+score.heads.h.path = "head.safetensors"
 checkpoint.keep_best = { metric = "fid", count = 1 }
 engine.kind = "ray"
 engine.train = {}
@@ -35,6 +38,7 @@ phase = [{ resolution = 256, steps = 1, mix = { a = { repeat = 1.0 } } }]
 # The page's names of lists' entries, and of tables that the user names, in the run file above.
 KEY_PATHS = {
     "filter.score.<column>": "filter.score.c",
+    "score.heads.<name>": "score.heads.h",
     "plan.nodes.<name>": "plan.nodes.n",
     "plan.rates.<gpu>": "plan.rates.g",
     "train.mix": "train.mix.0",

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`images`] | how each metric resizes and normalises images |
 //! | [`towers`] | the networks that turn images and texts into features |
+//! | [`pair_scores`] | scores of pairs by heads on CLIP's features, for filters |
 //! | [`statistics`] | mean, covariance and a sample of the features of any number of images |
 //! | [`metrics`] | FID and other Fréchet distances, KID, CMMD, precision, recall, density, coverage |
 //!
@@ -12,6 +13,7 @@
 mod error;
 pub mod images;
 pub mod metrics;
+pub mod pair_scores;
 pub mod statistics;
 pub mod towers;
 

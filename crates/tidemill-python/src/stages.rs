@@ -49,7 +49,7 @@ impl Encode {
         let load = || -> tidemill::Result<Self> {
             let run = Run::open(&run_file, &overrides)?;
             let (config, device) = (&run.file.encode, select_devices(&run)?[0]);
-            let encode = tidemill::Encode::load(&run.models()?, config, device)?;
+            let encode = run.load_encode(device)?;
             let encoder = Mutex::new(EncodeStage::new(&run, encode, &Arc::new(EncodedCounts::default()))?);
             let (batch_size, has_thread_setting) = (config.batch_size, run.file.engine.encode.threads > 0);
             Ok(Self { encoder, batch_size, has_thread_setting, provenance: ModelProvenance::from_run(&run)? })

@@ -1,7 +1,7 @@
 //! Names of columns that this crate writes itself.
 
 /// Columns that `Prepare` writes. A carried column may not have one of these names.
-pub(crate) const OUTPUT_COLUMNS: [&str; 15] = [
+pub(crate) const OUTPUT_COLUMNS: [&str; 16] = [
     "sample_id",
     "key",
     "caption",
@@ -17,13 +17,14 @@ pub(crate) const OUTPUT_COLUMNS: [&str; 15] = [
     "flipped",
     "sha256",
     "phash",
+    "score_pixels",
 ];
 
 /// Prefixes of the columns that `Prepare` writes for each resolution; the resolution follows.
 const RESOLUTION_COLUMN_PREFIXES: [&str; 3] = ["pixels_", "size_", "crop_"];
 
 /// True if `Prepare` writes a column of this name.
-pub(crate) fn is_output_column(name: &str) -> bool {
+pub fn is_output_column(name: &str) -> bool {
     let resolution = RESOLUTION_COLUMN_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
     OUTPUT_COLUMNS.contains(&name) || resolution.is_some_and(|resolution| resolution.parse::<u32>().is_ok())
 }

@@ -8,8 +8,10 @@ use crate::caption::config::CaptionConfig;
 use crate::caption::stage::digest_input;
 use crate::filter::config::FilterConfig;
 use crate::filter::filters::Filters;
+use crate::prepare::computed_scores::{ComputedScore, ComputedScores};
 use crate::prepare::config::PrepareConfig;
 use crate::prepare::image_hashes::HashColumns;
+use crate::prepare::known_results::EMBEDDING;
 use crate::source::config::SourceConfig;
 use crate::tokenizer::ClipTokenizer;
 
@@ -35,6 +37,9 @@ pub struct Digests {
     /// `token_ids`: the caption columns, `[caption]`, the seed if anything is random, and the
     /// tokenizer.
     pub text: String,
+    /// Computed scores, by their names: the image column, how images are decoded, the network, and for
+    /// scores that depend on the caption what `text` depends on.
+    pub scores: BTreeMap<String, String>,
 }
 
 impl Digests {
@@ -62,7 +67,36 @@ impl Digests {
             rows: digest(digest_json(&(columns, &source.carry, &text, rules, resolutions, &sizes))),
             images: resolutions.iter().map(image).collect(),
             text: digest(digest_json(&(&text, tokenizer.digest()))),
+            scores: BTreeMap::new(),
         }
+    }
+
+    /// Adds what the computed scores change. Rows depend on their bounds; pixels that are decoded at a
+    /// scale on the size that the network needs.
+    pub(super) fn add_scores(
+        &mut self,
+        scores: &ComputedScores,
+        image: &str,
+        prepare: &PrepareConfig,
+        is_scaled: bool,
+    ) {
+        let Some(view) = scores.view() else { return };
+        if is_scaled {
+            self.images.values_mut().for_each(|images| *images = digest_json(&(&*images, view.side())));
+        }
+        let pixels = (image, prepare.icc, prepare.background, is_scaled.then_some(&self.images));
+        let digest = |network: &str, uses_caption: bool| {
+            digest_json(&(&pixels, network, uses_caption.then_some(&self.text), IMAGE_VERSION))
+        };
+        let digest_score =
+            |score: &ComputedScore| (score.name.clone(), digest(&score.digest, score.uses_caption));
+        let embedding =
+            scores.embedding().map(|column| (EMBEDDING.to_owned(), digest(&column.digest, false)));
+        let digests: BTreeMap<String, String> =
+            scores.scores().iter().map(digest_score).chain(embedding).collect();
+        let bounds: Vec<_> = scores.scores().iter().map(|score| score.bounds).collect();
+        self.rows = digest_json(&(&self.rows, &digests, bounds));
+        self.scores = digests;
     }
 }
 

@@ -1,11 +1,11 @@
 //! Results of an earlier run, as the column `known` of an input batch. `Prepare` does not need an
-//! image whose size, hashes and latents are known, nor a caption whose text embedding is known.
+//! image whose size, hashes, scores and latents are known, nor a caption whose text embedding is known.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArray};
-use arrow::datatypes::{Field, Schema, UInt32Type, UInt64Type};
+use arrow::datatypes::{Field, Float32Type, Schema, UInt32Type, UInt64Type};
 
 use crate::columns::status::{KEPT, QUARANTINED};
 use crate::decode::{Format, ImageInfo, Orientation};
@@ -15,6 +15,12 @@ use crate::prepare::image_hashes::ImageHashes;
 /// Name of the column.
 pub const COLUMN: &str = "known";
 
+/// What precedes the name of a computed score among the tensor columns.
+pub const SCORE_PREFIX: &str = "score:";
+
+/// The column with the embeddings that scores are computed from.
+pub const EMBEDDING: &str = "embedding";
+
 /// The output columns of `Prepare` that describe an image.
 const FIELDS: [&str; 8] = ["status", "reason", "width", "height", "format", "icc", "sha256", "phash"];
 
@@ -23,14 +29,15 @@ const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the ima
 
 /// Adds the column `known` at the end of a batch of source columns. `earlier` has the same rows as
 /// `Prepare` and `Encode` returned them. `tensors` are the tensor columns (`latents_R`, `text`) of
-/// its kept rows that are still valid. What `earlier` says of images counts only if one of these
+/// its kept rows that are still valid, and `score:<name>` of the valid scores of all its rows. What `earlier` says of images counts only if one of these
 /// holds latents: otherwise it may come from another image column or another version of the code.
 ///
 /// # Errors
 /// If the batches differ in length.
 pub fn attach(batch: &RecordBatch, earlier: &RecordBatch, tensors: &BTreeSet<String>) -> Result<RecordBatch> {
     let schema = earlier.schema();
-    let present = FIELDS.iter().filter_map(|name| schema.index_of(name).ok());
+    let scores = tensors.iter().filter_map(|name| name.strip_prefix(SCORE_PREFIX));
+    let present = FIELDS.into_iter().chain(scores).filter_map(|name| schema.index_of(name).ok());
     let (fields, columns): (Vec<_>, Vec<_>) = present
         .map(|i| (Arc::new(schema.field(i).clone().with_nullable(true)), earlier.column(i).clone()))
         .unzip();
@@ -105,6 +112,17 @@ impl<'a> KnownResults<'a> {
             hashes: ImageHashes { sha256: self.sha256(row), phash: self.phash(row) },
             tensors,
         }
+    }
+
+    /// A score of a row by its name, if it was computed and is still valid.
+    pub fn score(&self, name: &str, row: usize) -> Option<f32> {
+        let scores = self.column.column_by_name(name)?.as_primitive_opt::<Float32Type>()?;
+        scores.is_valid(row).then(|| scores.value(row))
+    }
+
+    /// The column of the embeddings, if they are still valid.
+    pub fn embeddings(&self) -> Option<&ArrayRef> {
+        self.column.column_by_name(EMBEDDING)
     }
 
     fn info(&self, row: usize) -> Option<ImageInfo> {

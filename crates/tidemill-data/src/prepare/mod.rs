@@ -7,6 +7,7 @@
 //! * `row_selection`: which rows are kept; `row`: the outcome of one
 //! * `pixels`: decode, crop, resize, flip
 //! * `crop`, `aspect_buckets`: center crop, random crop, buckets, mirroring
+//! * `computed_scores`: scores that a network gives kept rows later
 //! * `known_results`: what an earlier run found out, so that it is not computed again
 //! * `image_hashes`: the columns `sha256` and `phash`
 //! * `digests`: what shapes the output
@@ -15,6 +16,7 @@
 pub mod known_results;
 
 mod aspect_buckets;
+mod computed_scores;
 mod config;
 mod crop;
 mod digests;
@@ -27,8 +29,12 @@ mod row_selection;
 mod stage;
 mod timing;
 
+pub use self::computed_scores::{
+    ComputedScore, ComputedScores, EmbeddingColumn, PIXELS as SCORE_PIXELS, ScoreView,
+};
 pub use self::config::{Crop, PrepareConfig};
 pub use self::digests::Digests;
+pub use self::known_results::EMBEDDING;
 pub use self::stage::Prepare;
 pub use self::timing::StepTimes;
 pub use crate::resize::Resample;

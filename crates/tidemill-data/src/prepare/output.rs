@@ -13,6 +13,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::columns::status::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
+use crate::prepare::computed_scores::ComputedScores;
 use crate::prepare::config::PrepareConfig;
 use crate::prepare::crop::ResizedCrop;
 use crate::prepare::image_hashes::HashColumns;
@@ -25,7 +26,10 @@ use crate::tokenizer::{CONTEXT, ClipTokenizer};
 pub struct Output {
     flip: bool,
     hashes: HashColumns,
+    scores: ComputedScores,
     pixels: Vec<Pixels>,
+    /// The pixels that scores are computed from, if there are scores.
+    score_pixels: Option<Pixels>,
 }
 
 /// The pixels of all rows at one resolution, one after the other.
@@ -34,25 +38,44 @@ struct Pixels {
     bytes: MutableBuffer,
 }
 
-impl Output {
-    /// Allocates the pixels that the rows' plans need.
-    pub fn new(config: &PrepareConfig, hashes: HashColumns, rows: &[Row]) -> Self {
-        let pixels = |resolution| {
-            let lengths: Vec<usize> = rows
-                .iter()
-                .map(|row| needed_crop(row, resolution).map_or(0, ResizedCrop::pixel_bytes))
-                .collect();
-            Pixels { bytes: MutableBuffer::from_len_zeroed(lengths.iter().sum()), lengths }
-        };
-        Self { flip: config.flip, hashes, pixels: (0..config.resolutions.len()).map(pixels).collect() }
+impl Pixels {
+    /// Allocates these bytes of each row.
+    fn new(lengths: impl Iterator<Item = usize>) -> Self {
+        let lengths: Vec<usize> = lengths.collect();
+        Self { bytes: MutableBuffer::from_len_zeroed(lengths.iter().sum()), lengths }
     }
 
-    /// The slots for the pixels of each row, in the order of the resolutions; empty where no pixels
-    /// are needed.
+    /// The column. Only rows whose pixels are new have any.
+    fn into_column(self, is_new: impl Iterator<Item = bool>) -> Result<ArrayRef> {
+        // The slot of a row whose pixels turn out to be damaged stays, behind a null.
+        let (offsets, nulls) = (OffsetBuffer::from_lengths(self.lengths), is_new.collect::<NullBuffer>());
+        Ok(Arc::new(LargeBinaryArray::try_new(offsets, self.bytes.into(), Some(nulls))?))
+    }
+}
+
+impl Output {
+    /// Allocates the pixels that the rows' plans need.
+    pub fn new(config: &PrepareConfig, hashes: HashColumns, scores: &ComputedScores, rows: &[Row]) -> Self {
+        let pixels = |resolution| {
+            let bytes = |row| needed_crop(row, resolution).map_or(0, ResizedCrop::pixel_bytes);
+            Pixels::new(rows.iter().map(bytes))
+        };
+        let score_bytes = |row| if needs_scores(row) { scores.pixel_bytes() } else { 0 };
+        Self {
+            flip: config.flip,
+            hashes,
+            scores: scores.clone(),
+            pixels: (0..config.resolutions.len()).map(pixels).collect(),
+            score_pixels: scores.view().map(|_| Pixels::new(rows.iter().map(score_bytes))),
+        }
+    }
+
+    /// The slots for the pixels of each row: in the order of the resolutions, then that of the scores, if
+    /// there are any. A slot is empty where no pixels are needed.
     pub fn pixel_slots(&mut self) -> Vec<Vec<&mut [u8]>> {
         let rows = self.pixels.first().map_or(0, |pixels| pixels.lengths.len());
         let mut slots: Vec<Vec<&mut [u8]>> = (0..rows).map(|_| Vec::new()).collect();
-        for Pixels { lengths, bytes } in &mut self.pixels {
+        for Pixels { lengths, bytes } in self.pixels.iter_mut().chain(&mut self.score_pixels) {
             let mut rest = bytes.as_slice_mut();
             for (slot, &length) in slots.iter_mut().zip(lengths.iter()) {
                 let (planes, after) = rest.split_at_mut(length);
@@ -91,24 +114,25 @@ impl Output {
         columns.push(Arc::new(rows.iter().map(reason_of).collect::<StringArray>()));
         columns.push(Arc::new(input.rows.clone()));
         columns.extend(self.hashes.columns(rows.iter().map(|row| row.hashes))?);
+        columns.extend(self.scores.columns(rows.iter().map(|row| row.scores.as_slice())));
+        columns.extend(self.scores.embedding_column(input.known.as_ref(), rows.len()));
         columns.push(token_id_column(rows, input, tokenizer)?);
         if self.flip {
             let flipped = rows.iter().map(|row| row.plan().map(|plan| plan.is_flipped));
             columns.push(Arc::new(flipped.collect::<BooleanArray>()));
         }
-        for (resolution, Pixels { lengths, bytes }) in self.pixels.into_iter().enumerate() {
+        for (resolution, pixels) in self.pixels.into_iter().enumerate() {
             let crops: Vec<Option<&ResizedCrop>> =
                 rows.iter().map(|row| crop_of_row(row, resolution)).collect();
-            // The slot of a row whose pixels turn out to be damaged stays, behind a null.
-            let new = rows.iter().map(|row| needed_crop(row, resolution).is_some());
-            let nulls = NullBuffer::from_iter(new);
-            let offsets = OffsetBuffer::from_lengths(lengths);
-            columns.push(Arc::new(LargeBinaryArray::try_new(offsets, bytes.into(), Some(nulls))?));
+            columns.push(pixels.into_column(rows.iter().map(|row| needed_crop(row, resolution).is_some()))?);
             columns.push(number_lists(&crops, |crop| [crop.size.0, crop.size.1])?);
             columns.push(number_lists(
                 &crops,
                 |&ResizedCrop { crop: Rect { x, y, width, height }, .. }| [x, y, width, height],
             )?);
+        }
+        if let Some(pixels) = self.score_pixels {
+            columns.push(pixels.into_column(rows.iter().map(needs_scores))?);
         }
         Ok(RecordBatch::try_new(schema, columns)?)
     }
@@ -119,7 +143,7 @@ pub fn output_schema(
     input: &Schema,
     carry: &[String],
     config: &PrepareConfig,
-    hashes: HashColumns,
+    (hashes, scores): (HashColumns, &ComputedScores),
     caption_source: bool,
 ) -> Result<SchemaRef> {
     let mut fields = vec![
@@ -145,6 +169,7 @@ pub fn output_schema(
         Field::new("source_row", DataType::UInt64, false),
     ]);
     fields.extend(hashes.fields());
+    fields.extend(scores.fields());
     fields.push(Field::new("token_ids", fixed_size_list(DataType::Int32, CONTEXT_I32), true));
     if config.flip {
         fields.push(Field::new("flipped", DataType::Boolean, true));
@@ -154,6 +179,7 @@ pub fn output_schema(
         fields.push(Field::new(format!("size_{resolution}"), fixed_size_list(DataType::UInt32, 2), true));
         fields.push(Field::new(format!("crop_{resolution}"), fixed_size_list(DataType::UInt32, 4), true));
     }
+    fields.extend(scores.pixels_field());
     Ok(Arc::new(Schema::new(fields)))
 }
 
@@ -171,6 +197,11 @@ const CONTEXT_I32: i32 = CONTEXT as i32;
 
 fn fixed_size_list(item: DataType, length: i32) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), length)
+}
+
+/// True if a score of the row must be computed.
+fn needs_scores(row: &Row) -> bool {
+    row.plan().is_some_and(|plan| plan.needs_scores)
 }
 
 /// The row's crop at a resolution, given by its index, if its pixels are needed.

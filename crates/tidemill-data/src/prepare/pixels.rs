@@ -4,6 +4,7 @@ use crate::decode::{self, Rendering, Rgb8, Scale, Strip};
 use crate::error::RowError;
 use crate::filter::filters::Filters;
 use crate::perceptual_hash::phash;
+use crate::prepare::computed_scores::ComputedScores;
 use crate::prepare::crop::{ResizedCrop, flip_horizontally};
 use crate::prepare::image_hashes::ImageHashes;
 use crate::prepare::row::{Outcome, Plan, Row};
@@ -16,10 +17,12 @@ pub struct PixelWriter {
     /// JPEGs may be decoded at a reduced size.
     pub is_scaled: bool,
     pub rendering: Rendering,
+    /// The scores that are computed of kept rows.
+    pub scores: ComputedScores,
 }
 
 impl PixelWriter {
-    /// Writes a kept row's pixels to its slots, one per resolution. The row becomes rejected if a
+    /// Writes a kept row's pixels to its slots: one per resolution, and one for its scores. The row becomes rejected if a
     /// filter rejects its perceptual hash, and quarantined if its pixels are damaged.
     pub fn decode_row(&self, row: &mut Row, slots: Vec<&mut [u8]>) {
         let Some(plan) = row.plan().filter(|plan| plan.needs_image()) else { return };
@@ -40,7 +43,7 @@ impl PixelWriter {
         &self,
         plan: &Plan,
         hashes: &mut ImageHashes,
-        slots: Vec<&mut [u8]>,
+        mut slots: Vec<&mut [u8]>,
     ) -> Result<Option<String>, RowError> {
         let strip = self.decode_image(plan)?;
         if plan.needs_phash {
@@ -49,6 +52,10 @@ impl PixelWriter {
             if let Some(filter) = self.filters.find_pixel_rejection(hash) {
                 return Ok(Some(filter.to_owned()));
             }
+        }
+        let score_slot = self.scores.view().and_then(|view| Some((view, slots.pop()?)));
+        if let Some((view, planes)) = score_slot.filter(|_| plan.needs_scores) {
+            resize::to_planes(&view.view(&strip)?, planes);
         }
         for (index, planes) in slots.into_iter().enumerate() {
             if let Some(crop) = plan.needed_crop(index) {
@@ -69,16 +76,18 @@ impl PixelWriter {
     pub fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
         let bytes = plan.image.clone()?;
         let crops = || plan.crops.iter().flatten();
+        let view = self.scores.view().map(|view| (plan.size.0.min(plan.size.1), view.side()));
         let lengths =
             crops().flat_map(|ResizedCrop { crop, size }| [(crop.width, size.0), (crop.height, size.1)]);
+        let lengths = lengths.chain(view.filter(|(length, target)| length >= target));
         let scale = if self.is_scaled { Scale::smallest_for(lengths) } else { Scale::FULL };
         let size = scale.scale_size(plan.size);
         let columns = crops().map(|ResizedCrop { crop, size: target }| {
             resize::required_columns(size.0, crop.scale_to(plan.size, size), *target, self.resample)
         });
         let columns = columns.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-        // A perceptual hash needs all columns.
-        decode::decode_strip(bytes, scale, columns.filter(|_| !plan.needs_phash), self.rendering)
+        let needs_all = plan.needs_phash || plan.needs_scores;
+        decode::decode_strip(bytes, scale, columns.filter(|_| !needs_all), self.rendering)
     }
 
     /// Resizes a crop of a decoded image.

@@ -10,6 +10,8 @@ pub struct Row<'a> {
     pub outcome: Outcome<'a>,
     pub info: Option<ImageInfo>,
     pub hashes: ImageHashes,
+    /// The computed scores that are known, in the order of their columns.
+    pub scores: Vec<Option<f32>>,
 }
 
 /// What became of a row.
@@ -39,12 +41,16 @@ pub struct Plan<'a> {
     pub has_text_embedding: bool,
     /// The perceptual hash must be computed.
     pub needs_phash: bool,
+    /// A score is not known yet.
+    pub needs_scores: bool,
 }
 
 impl Plan<'_> {
     /// True if anything remains to be computed from the image.
     pub fn needs_image(&self) -> bool {
-        self.needs_phash || (0..self.crops.len()).any(|index| self.needed_crop(index).is_some())
+        self.needs_phash
+            || self.needs_scores
+            || (0..self.crops.len()).any(|index| self.needed_crop(index).is_some())
     }
 
     /// The crop at the resolution with this index, if its pixels are needed.
@@ -56,13 +62,16 @@ impl Plan<'_> {
 impl Row<'_> {
     /// An unreadable row of whose image nothing is known.
     pub fn quarantined(error: RowError) -> Self {
-        Self { outcome: Outcome::Quarantined(error), info: None, hashes: ImageHashes::default() }
+        Self::without_image(Outcome::Quarantined(error))
     }
 
     /// A row that a filter rejects although nothing is known of its image.
     pub fn rejected(filter: &str) -> Self {
-        let outcome = Outcome::Rejected(filter.to_owned());
-        Self { outcome, info: None, hashes: ImageHashes::default() }
+        Self::without_image(Outcome::Rejected(filter.to_owned()))
+    }
+
+    fn without_image(outcome: Outcome<'static>) -> Self {
+        Self { outcome, info: None, hashes: ImageHashes::default(), scores: Vec::new() }
     }
 
     /// The plan of a kept row.

@@ -10,6 +10,7 @@ use crate::decode;
 use crate::error::{Result, RowError};
 use crate::filter::filters::{CONDITION, Filters, Selection};
 use crate::filter::rule::{FilterStage, RowFacts};
+use crate::prepare::computed_scores::ComputedScores;
 use crate::prepare::config::{Crop, PrepareConfig};
 use crate::prepare::crop::ResizedCrop;
 use crate::prepare::image_hashes::{HashColumns, ImageHashes, compute_sha256};
@@ -24,6 +25,8 @@ const TOO_SMALL: &str = "resolution";
 pub struct RowSelector {
     /// For each resolution the sizes, width and height, that images can have.
     pub sizes: Vec<Vec<(u32, u32)>>,
+    /// The scores that are computed of kept rows.
+    pub scores: ComputedScores,
     /// Reasons of samples that are rejected although all filters pass them, by sample id.
     pub excluded: HashMap<u64, &'static str>,
     resolutions: Vec<u32>,
@@ -39,6 +42,7 @@ impl RowSelector {
     pub fn new(config: &PrepareConfig, filters: Filters, hashes: HashColumns, seed: u64) -> Self {
         Self {
             sizes: config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect(),
+            scores: ComputedScores::default(),
             excluded: HashMap::new(),
             resolutions: config.resolutions.clone(),
             crop: config.crop,
@@ -70,6 +74,7 @@ impl RowSelector {
         row: usize,
     ) -> Result<Row<'a>, RowError> {
         let pair = input.pair(row)?;
+        let scores = self.scores.known_values(input.known.as_ref(), row);
         let known = input.known.as_ref().map(|known| known.of_row(row)).unwrap_or_default();
         let unreadable = known.unreadable.map(|error| RowError::Other(error.to_owned()));
         let info = match (known.info, &unreadable) {
@@ -91,7 +96,7 @@ impl RowSelector {
         };
         let finish = |outcome, facts: &RowFacts| {
             let hashes = ImageHashes { sha256: facts.sha256, phash: facts.phash };
-            Ok(Row { outcome, info: Some(info), hashes })
+            Ok(Row { outcome, info: Some(info), hashes, scores: scores.clone() })
         };
         if let Some(rejected) = self.reject(FilterStage::Header, &facts) {
             return finish(rejected, &facts);
@@ -122,6 +127,9 @@ impl RowSelector {
         if let Some(error) = unreadable {
             return finish(Outcome::Quarantined(error), &facts);
         }
+        if let Some(rejected) = self.scores.find_rejection(&scores) {
+            return finish(Outcome::Rejected(rejected), &facts);
+        }
         if let Some(reason) = self.excluded.get(&sample_id) {
             return finish(Outcome::Rejected((*reason).to_owned()), &facts);
         }
@@ -133,6 +141,7 @@ impl RowSelector {
             is_flipped: self.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1,
             has_text_embedding: known.has_text(),
             needs_phash: self.hashes.phash && facts.phash.is_none(),
+            needs_scores: self.scores.is_missing(&scores, input.known.as_ref(), row),
         };
         finish(Outcome::Kept(plan), &facts)
     }

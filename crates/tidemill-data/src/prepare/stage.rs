@@ -13,6 +13,7 @@ use crate::error::{Result, RowError};
 use crate::filter::config::FilterConfig;
 use crate::filter::filters::Filters;
 use crate::filter::rule::FilterStage;
+use crate::prepare::computed_scores::ComputedScores;
 use crate::prepare::config::PrepareConfig;
 use crate::prepare::digests::Digests;
 use crate::prepare::image_hashes::HashColumns;
@@ -81,6 +82,7 @@ impl Prepare {
                 resample: config.resample,
                 is_scaled,
                 rendering: config.rendering(),
+                scores: ComputedScores::default(),
             },
             selector: RowSelector::new(config, filters, hashes, seed),
             config: config.clone(),
@@ -88,6 +90,16 @@ impl Prepare {
             digests,
             tokenizer,
         })
+    }
+
+    /// This stage, which then also prepares what these scores are computed from, and rejects rows by
+    /// scores that an earlier run computed.
+    pub fn with_scores(mut self, scores: ComputedScores) -> Self {
+        let PixelWriter { is_scaled, .. } = self.pixels;
+        self.digests.add_scores(&scores, &self.columns.columns.image, &self.config, is_scaled);
+        self.pixels.scores = scores.clone();
+        self.selector.scores = scores;
+        self
     }
 
     /// This stage, which then also rejects these samples with the given reasons, even if all
@@ -104,7 +116,8 @@ impl Prepare {
     /// If a carried column is missing.
     pub fn schema(&self, input: &Schema) -> Result<SchemaRef> {
         let InputColumns { carry, captions, .. } = &self.columns;
-        output_schema(input, carry, &self.config, self.hashes, captions.has_several_sources(input))
+        let extra = (self.hashes, &self.selector.scores);
+        output_schema(input, carry, &self.config, extra, captions.has_several_sources(input))
     }
 
     /// Digests of everything that shapes the output.
@@ -126,7 +139,7 @@ impl Prepare {
         let mut rows = self.selector.select_rows(batch, &input)?;
         // The kept rows and the sizes of their pixels are known, so pixels are decoded directly
         // into the output.
-        let mut output = Output::new(&self.config, self.hashes, &rows);
+        let mut output = Output::new(&self.config, self.hashes, &self.selector.scores, &rows);
         let slots = output.pixel_slots();
         rows.par_iter_mut().zip(slots).for_each(|(row, slots)| self.pixels.decode_row(row, slots));
         output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
@@ -157,7 +170,7 @@ impl Prepare {
         let input = Input::new(batch, &self.columns)?;
         let quarantined = |_| Row::quarantined(RowError::Other(reason.to_owned()));
         let rows: Vec<Row> = (0..batch.num_rows()).map(quarantined).collect();
-        let output = Output::new(&self.config, self.hashes, &rows);
+        let output = Output::new(&self.config, self.hashes, &self.selector.scores, &rows);
         output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
     }
 
@@ -166,7 +179,8 @@ impl Prepare {
         let pixels = |sizes: &Vec<(u32, u32)>| {
             sizes.iter().map(|&(width, height)| 3 * u64::from(width) * u64::from(height)).max().unwrap_or(0)
         };
-        TEXT_BYTES + self.selector.sizes.iter().map(pixels).sum::<u64>()
+        let score_pixels = self.selector.scores.pixel_bytes() as u64;
+        TEXT_BYTES + score_pixels + self.selector.sizes.iter().map(pixels).sum::<u64>()
     }
 
     /// Bytes of the carried columns of a batch. Of a sliced batch, only the slice counts where

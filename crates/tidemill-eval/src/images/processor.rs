@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use tch::{Kind, Tensor};
 use tidemill_data::RowError;
 use tidemill_data::decode::{Rgb8, Strip};
+use tidemill_data::prepare::ScoreView;
 use tidemill_data::resize::{Rect, Resample, resize};
 
 use crate::error::{Error, Result};
@@ -141,29 +143,23 @@ impl ImageProcessor {
     /// # Errors
     /// If the image has no pixels.
     pub fn process(&self, image: Rgb8) -> Result<Vec<f32>> {
-        let size = self.resized_size(image.width, image.height);
-        if u64::from(size.0) * u64::from(size.1) > MAX_RESIZED_PIXELS {
-            let (width, height) = (image.width, image.height);
-            let message =
-                format!("{width}x{height} pixels would become {}x{} before the crop", size.0, size.1);
-            return Err(RowError::Size(message).into());
-        }
-        let whole = Rect { x: 0, y: 0, width: image.width, height: image.height };
-        let resized = resize(&Strip::from_image(image), whole, size, self.resample)?;
-        let (left, top) = ((size.0 - self.crop) / 2, (size.1 - self.crop) / 2);
-        let side = self.crop as usize;
-        let mut planes = vec![0.0; 3 * side * side];
-        for y in 0..side {
-            let start = 3 * ((top as usize + y) * size.0 as usize + left as usize);
-            for (x, pixel) in resized.pixels[start..start + 3 * side].chunks_exact(3).enumerate() {
-                for channel in 0..3 {
-                    let value = f32::from(pixel[channel]) / 255.0;
-                    planes[(channel * side + y) * side + x] =
-                        (value - self.mean[channel]) / self.std[channel];
-                }
+        let cropped = self.view(&Strip::from_image(image))?;
+        let area = (self.crop * self.crop) as usize;
+        let mut planes = vec![0.0; 3 * area];
+        for (i, pixel) in cropped.pixels.chunks_exact(3).enumerate() {
+            for channel in 0..3 {
+                let value = f32::from(pixel[channel]) / 255.0;
+                planes[channel * area + i] = (value - self.mean[channel]) / self.std[channel];
             }
         }
         Ok(planes)
+    }
+
+    /// Cropped images [N, 3, side, side] (u8) as the network takes them, f32: what [`Self::process`]
+    /// makes of them.
+    pub fn normalise(&self, images: &Tensor) -> Tensor {
+        let per_channel = |values: [f32; 3]| Tensor::from_slice(&values).view([3, 1, 1]).to(images.device());
+        (images.to_kind(Kind::Float) / 255.0 - per_channel(self.mean)) / per_channel(self.std)
     }
 
     /// Width and height after the resize; the longer side is rounded down.
@@ -176,6 +172,28 @@ impl ImageProcessor {
             u32::try_from(u64::from(edge) * u64::from(long) / u64::from(short)).unwrap_or(u32::MAX)
         };
         if width < height { (edge, scale(height, width)) } else { (scale(width, height), edge) }
+    }
+}
+
+impl ScoreView for ImageProcessor {
+    fn side(&self) -> u32 {
+        self.crop
+    }
+
+    fn view(&self, image: &Strip) -> std::result::Result<Rgb8, RowError> {
+        let (width, height) = (image.full_width, image.image.height);
+        let size = self.resized_size(width, height);
+        if u64::from(size.0) * u64::from(size.1) > MAX_RESIZED_PIXELS {
+            let message =
+                format!("{width}x{height} pixels would become {}x{} before the crop", size.0, size.1);
+            return Err(RowError::Size(message));
+        }
+        let resized = resize(image, Rect { x: 0, y: 0, width, height }, size, self.resample)?;
+        let (left, top) = ((size.0 - self.crop) / 2, (size.1 - self.crop) / 2);
+        let side = 3 * self.crop as usize;
+        let start = |row: usize| 3 * ((top as usize + row) * size.0 as usize + left as usize);
+        let rows = (0..self.crop as usize).map(|row| &resized.pixels[start(row)..start(row) + side]);
+        Ok(Rgb8 { width: self.crop, height: self.crop, pixels: rows.collect::<Vec<_>>().concat() })
     }
 }
 

@@ -26,7 +26,7 @@ impl ClipScorer {
     /// # Errors
     /// If a file is missing or not supported.
     pub fn open(dir: &Path, device: Device) -> Result<Self> {
-        let (model, processor) = open_clip(dir, device)?;
+        let (model, processor) = open_clip(dir, device, Kind::Float)?;
         let tokenizer = ClipTokenizer::open(dir)?;
         let digest = format!("{}-{processor:?}", compute_digest(dir)?);
         let digest = blake3::hash(digest.as_bytes()).to_hex().to_string();

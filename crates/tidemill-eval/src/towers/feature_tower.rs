@@ -37,7 +37,7 @@ impl FeatureTower {
                 (network, ImageInput::Inception(InceptionInput(resize)))
             }
             "clip" => {
-                let (model, processor) = open_clip(dir, device)?;
+                let (model, processor) = open_clip(dir, device, Kind::Float)?;
                 (Network::Clip(model), ImageInput::Transformers(processor))
             }
             "dinov2" => {
@@ -118,8 +118,8 @@ impl FeatureTower {
 }
 
 /// Opens a CLIP model and its image processor.
-pub(super) fn open_clip(dir: &Path, device: Device) -> Result<(ClipModel, ImageProcessor)> {
-    let model = ClipModel::load(dir, device, Kind::Float)?;
+pub(crate) fn open_clip(dir: &Path, device: Device, kind: Kind) -> Result<(ClipModel, ImageProcessor)> {
+    let model = ClipModel::load(dir, device, kind)?;
     let (processor, expected) = (ImageProcessor::read(dir)?, model.config().vision.image_size);
     if i64::from(processor.side()) != expected {
         let message =
@@ -130,7 +130,7 @@ pub(super) fn open_clip(dir: &Path, device: Device) -> Result<(ClipModel, ImageP
 }
 
 /// Vectors [N, D] at unit length.
-pub(super) fn normalise(vectors: &Tensor) -> Tensor {
+pub(crate) fn normalise(vectors: &Tensor) -> Tensor {
     vectors / vectors.norm_scalaropt_dim(2.0, [-1i64].as_slice(), true)
 }
 

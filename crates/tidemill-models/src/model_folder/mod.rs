@@ -6,7 +6,7 @@ mod digest;
 mod export;
 mod folder;
 mod list_files;
-mod safetensors_file;
+pub mod safetensors_file;
 mod single_file;
 pub mod weight_files;
 pub mod weights;

@@ -13,7 +13,7 @@ use pyo3_arrow::input::AnyRecordBatch;
 use tidemill::engine::dataset_sink::DatasetSink;
 use tidemill::engine::device::select_devices;
 use tidemill::engine::ray::{self, from_json, to_json};
-use tidemill::{Encode, Result, Run};
+use tidemill::{Result, Run};
 
 use crate::error::raise;
 
@@ -37,7 +37,7 @@ pub fn ticket(py: Python<'_>, run_file: PathBuf, overrides: Vec<String>) -> PyRe
     let make = || {
         let run = Run::open(&run_file, &overrides)?;
         run.check_models()?;
-        let encode = Encode::load(&run.models()?, &run.file.encode, select_devices(&run)?[0])?;
+        let encode = run.load_encode(select_devices(&run)?[0])?;
         let sink = DatasetSink::open(&run, &run.prepare()?, &encode)?;
         to_json(&sink.to_ticket(&run)?)
     };

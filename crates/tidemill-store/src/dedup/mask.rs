@@ -60,7 +60,8 @@ impl Mask {
 fn digest(config: &DedupConfig, duplicates: &[Duplicate]) -> String {
     let mut hasher = blake3::Hasher::new();
     let distance = config.near.map(|near| near.phash_distance);
-    hasher.update(format!("{} {distance:?}\n", config.exact).as_bytes());
+    let similar = config.similar.map_or(String::new(), |similar| format!(" {}", similar.cosine));
+    hasher.update(format!("{} {distance:?}{similar}\n", config.exact).as_bytes());
     for Duplicate { sample_id, reason, duplicate_of } in duplicates {
         hasher.update(&sample_id.to_le_bytes());
         hasher.update(reason.name().as_bytes());
@@ -97,7 +98,9 @@ fn from_parquet(bytes: Bytes) -> Result<Vec<Duplicate>, ParquetError> {
         let reasons = reasons.as_string_opt::<i32>().ok_or_else(malformed)?;
         let of = column("duplicate_of")?.as_primitive_opt::<UInt64Type>().ok_or_else(malformed)?;
         for row in 0..batch.num_rows() {
-            let reasons = [Reason::Exact, Reason::Near].into_iter().find(|r| r.name() == reasons.value(row));
+            let reasons = [Reason::Exact, Reason::Near, Reason::Similar]
+                .into_iter()
+                .find(|r| r.name() == reasons.value(row));
             let reason = reasons.ok_or_else(malformed)?;
             duplicates.push(Duplicate { sample_id: ids.value(row), reason, duplicate_of: of.value(row) });
         }

@@ -116,7 +116,7 @@ impl Search<'_> {
 
 /// Decides which rows of the pairs (later row, earlier row) are duplicates. Returns them in
 /// ascending order, each with the first kept row.
-fn decide_pairs(mut pairs: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+pub fn decide_pairs(mut pairs: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     pairs.sort_unstable();
     let mut duplicates: Vec<(usize, usize)> = Vec::new();
     // Pairs are sorted by their later row and then by the earlier row, which is decided by then.

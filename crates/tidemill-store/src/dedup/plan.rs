@@ -5,8 +5,13 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::dedup::config::DedupConfig;
-use crate::dedup::near_duplicates;
+use crate::dedup::near_duplicates::{self, decide_pairs};
 use crate::dedup::row::Row;
+use crate::dedup::similar::{Embeddings, SimilarSearch};
+use crate::error::Result;
+
+/// Bytes of embeddings that are compared at a time.
+const SIMILAR_MEMORY: u64 = 1 << 30;
 
 /// Why a row is a duplicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -16,6 +21,8 @@ pub enum Reason {
     Exact,
     /// The perceptual hashes are near.
     Near,
+    /// The embeddings are similar.
+    Similar,
 }
 
 impl Reason {
@@ -24,6 +31,7 @@ impl Reason {
         match self {
             Self::Exact => "exact",
             Self::Near => "near",
+            Self::Similar => "similar",
         }
     }
 
@@ -32,6 +40,7 @@ impl Reason {
         match self {
             Self::Exact => "duplicate.exact",
             Self::Near => "duplicate.near",
+            Self::Similar => "duplicate.similar",
         }
     }
 }
@@ -48,13 +57,20 @@ pub struct Duplicate {
 }
 
 impl DedupConfig {
-    /// Finds the duplicates, sorted by sample id.
+    /// Finds the duplicates, sorted by sample id. Without `embeddings`, similar ones are not looked for.
     ///
     /// Rows are visited from the largest area to the smallest, and in ascending order of sample id
     /// where areas are equal. A row is a duplicate if it resembles a row that is kept. So kept rows
     /// never resemble each other, and every duplicate resembles a kept row: resemblance is not
     /// transitive. The duplicate names the first such row.
-    pub fn find_duplicates(&self, mut rows: Vec<Row>) -> Vec<Duplicate> {
+    ///
+    /// # Errors
+    /// If embeddings cannot be read.
+    pub fn find_duplicates(
+        &self,
+        mut rows: Vec<Row>,
+        embeddings: Option<&dyn Embeddings>,
+    ) -> Result<Vec<Duplicate>> {
         // Duplicate -> the row it equals, which may itself be a near duplicate of another row.
         let mut equals: HashMap<u64, (Reason, u64)> = HashMap::new();
         if self.exact {
@@ -67,10 +83,19 @@ impl DedupConfig {
                 equals.insert(rows[row].sample_id, (Reason::Near, rows[kept].sample_id));
             }
         }
+        if let (Some(similar), Some(embeddings)) = (self.similar, embeddings) {
+            rows.retain(|row| !equals.contains_key(&row.sample_id));
+            rows.sort_unstable_by_key(Row::preference);
+            let (cosine, folder) = (similar.cosine as f32, &std::env::temp_dir());
+            let search = SimilarSearch { cosine, memory: SIMILAR_MEMORY, folder };
+            for (row, kept) in decide_pairs(search.find_pairs(&rows, embeddings)?) {
+                equals.insert(rows[row].sample_id, (Reason::Similar, rows[kept].sample_id));
+            }
+        }
         let mut duplicates: Vec<Duplicate> =
             equals.keys().map(|&id| resolve_duplicate(&equals, id)).collect();
         duplicates.sort_unstable_by_key(|duplicate| duplicate.sample_id);
-        duplicates
+        Ok(duplicates)
     }
 }
 
@@ -112,30 +137,31 @@ mod tests {
         Row { sample_id, sha256, phash, area }
     }
 
-    const BOTH: DedupConfig = DedupConfig { exact: true, near: Some(NearConfig { phash_distance: 3 }) };
+    const BOTH: DedupConfig =
+        DedupConfig { exact: true, near: Some(NearConfig { phash_distance: 3 }), similar: None };
 
     #[test]
     fn largest_image_is_kept_and_then_smallest_id() {
-        let exact = DedupConfig { exact: true, near: None };
+        let exact = DedupConfig { exact: true, ..DedupConfig::default() };
         let rows = vec![row(5, 1, 0, 10), row(3, 1, 0, 10), row(4, 1, 0, 10), row(1, 2, 0, 99)];
-        let found = exact.find_duplicates(rows.clone());
+        let found = exact.find_duplicates(rows.clone(), None).unwrap();
         let of = |sample_id, duplicate_of| Duplicate { sample_id, reason: Reason::Exact, duplicate_of };
         assert_eq!(found, [of(4, 3), of(5, 3)]);
         // All four look the same, so the largest is kept in place of the exact duplicates too.
-        let near = BOTH.find_duplicates(rows.clone());
+        let near = BOTH.find_duplicates(rows.clone(), None).unwrap();
         assert_eq!(
             near.iter().map(|d| (d.sample_id, d.duplicate_of)).collect::<Vec<_>>(),
             [(3, 1), (4, 1), (5, 1)]
         );
         assert!(near.iter().all(|d| d.reason == Reason::Near));
-        assert!(DedupConfig::default().find_duplicates(rows).is_empty());
+        assert!(DedupConfig::default().find_duplicates(rows, None).unwrap().is_empty());
     }
 
     #[test]
     fn resemblance_is_not_transitive() {
         // The distances are 0 - 3 bits - 7 - 3 bits - 63: the ends are 6 bits apart.
         let rows = vec![row(1, 1, 0, 30), row(2, 2, 0b111, 20), row(3, 3, 0b11_1111, 10)];
-        let found = BOTH.find_duplicates(rows);
+        let found = BOTH.find_duplicates(rows, None).unwrap();
         assert_eq!(found, [Duplicate { sample_id: 2, reason: Reason::Near, duplicate_of: 1 }]);
     }
 
@@ -190,9 +216,10 @@ mod tests {
             exact in any::<bool>(),
             distance in prop::option::of(0..=MAX_DISTANCE),
         ) {
-            let config = DedupConfig { exact, near: distance.map(|phash_distance| NearConfig { phash_distance }) };
-            let plan = config.find_duplicates(rows.clone());
-            prop_assert_eq!(&config.find_duplicates(shuffled), &plan);
+            let near = distance.map(|phash_distance| NearConfig { phash_distance });
+            let config = DedupConfig { exact, near, similar: None };
+            let plan = config.find_duplicates(rows.clone(), None).unwrap();
+            prop_assert_eq!(&config.find_duplicates(shuffled, None).unwrap(), &plan);
             prop_assert_eq!(&plan, &find_by_rule(&config, &rows));
             let find = |id: u64| rows.iter().find(|row| row.sample_id == id).unwrap();
             for duplicate in &plan {
@@ -201,6 +228,7 @@ mod tests {
                 let like = match duplicate.reason {
                     Reason::Exact => row.sha256 == kept.sha256,
                     Reason::Near => (row.phash ^ kept.phash).count_ones() <= distance.unwrap_or(0),
+                    Reason::Similar => false,
                 };
                 prop_assert!(like);
             }

@@ -90,12 +90,12 @@ fn rejected_and_quarantined_rows_are_listed() {
 #[test]
 fn dedup_mask_depends_only_on_the_rows() {
     let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let config = DedupConfig { exact: true, near: Some(NearConfig { phash_distance: 3 }) };
+    let config = DedupConfig { exact: true, near: Some(NearConfig { phash_distance: 3 }), similar: None };
     let masks = folders.iter().zip([[0, 1, 2], [2, 0, 1]]).map(|(folder, order)| {
         let dataset = write(folder.path(), &order, true);
         let rows = read_rows(&dataset).unwrap();
         assert_eq!(rows.len() as u64, dataset.totals().unwrap().rows.kept);
-        let mask = Mask::write(&dataset, &config, config.find_duplicates(rows)).unwrap();
+        let mask = Mask::write(&dataset, &config, config.find_duplicates(rows, None).unwrap()).unwrap();
         assert_eq!(Mask::read(dataset.location(), &mask.path).unwrap(), mask);
         // Writing the same mask again changes nothing.
         let again = Mask::write(&dataset, &config, mask.duplicates.clone()).unwrap();
@@ -124,6 +124,6 @@ fn dedup_without_hashes_is_refused() {
         matches!(&error, Error::Config { key: "dedup", problem } if problem.contains("prepare.hashes")),
         "{error}"
     );
-    let far = DedupConfig { exact: false, near: Some(NearConfig { phash_distance: 9 }) };
+    let far = DedupConfig { exact: false, near: Some(NearConfig { phash_distance: 9 }), similar: None };
     assert!(far.validate().unwrap_err().to_string().starts_with("dedup.near.phash_distance: 9"));
 }

@@ -124,8 +124,14 @@ fn filter_valid(column: &ArrayRef) -> Result<(Vec<bool>, ArrayRef)> {
     Ok((valid, array))
 }
 
-fn find_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+pub(crate) fn find_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
     batch.column_by_name(name).ok_or_else(|| Error::Encode(format!("the batch has no column `{name}`")))
+}
+
+/// True for the columns of `Prepare` that are null in rows that are not kept.
+pub(crate) fn is_made_of_kept_rows(name: &str) -> bool {
+    let by_resolution = ["pixels_", "size_", "crop_"];
+    ["token_ids", "flipped"].contains(&name) || by_resolution.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The error for a column of another type than `Prepare` makes.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
 use arrow::datatypes::Schema;
 use tch::{Device, Kind, Tensor, no_grad};
+use tidemill_data::prepare::SCORE_PIXELS;
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_store::TensorSpec;
 use tidemill_torch::{guard, tensor_to_bytes};
@@ -14,6 +15,7 @@ use tidemill_torch::{guard, tensor_to_bytes};
 use crate::encode::config::{EncodeConfig, StoredText};
 use crate::encode::encoded_column::{EncodedColumn, quarantine_failed};
 use crate::encode::prepared_columns::{Pixels, TokenIds};
+use crate::encode::score_stage::ScoreStage;
 use crate::error::{Error, Result};
 
 /// The reason of a row whose result cannot be stored in f16.
@@ -22,6 +24,7 @@ const NOT_FINITE: &str = "encode: the result is not finite in f16";
 /// The frozen models on one device.
 #[derive(Debug)]
 pub struct Encode {
+    scores: Option<ScoreStage>,
     vae: AutoencoderKl,
     text: TextOutput,
     device: Device,
@@ -54,12 +57,18 @@ impl Encode {
             StoredText::TokenIds => TextOutput::TokenIds,
         };
         Ok(Self {
+            scores: None,
             vae: AutoencoderKl::load(&models.vae(), device, kind)?,
             text,
             device,
             kind,
             batch_size: config.batch_size,
         })
+    }
+
+    /// This stage, which then first computes scores and rejects rows by them.
+    pub(crate) fn with_scores(self, scores: Option<ScoreStage>) -> Self {
+        Self { scores, ..self }
     }
 
     /// Encodes a batch of prepared rows. `token_ids` becomes `text`, each `pixels_R` becomes
@@ -70,6 +79,8 @@ impl Encode {
     /// # Errors
     /// A column of another type than `Prepare` makes, or a failure of libtorch.
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let scored = self.scores.as_ref().map(|scores| scores.run(batch)).transpose()?;
+        let batch = scored.as_ref().unwrap_or(batch);
         let mut fields = Vec::with_capacity(batch.num_columns());
         let mut encoded: Vec<(usize, EncodedColumn)> = Vec::new();
         for (i, (field, column)) in batch.schema().fields().iter().zip(batch.columns()).enumerate() {
@@ -100,7 +111,9 @@ impl Encode {
     pub fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
         let schema = batch.schema();
         let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
-            match field.name() == "token_ids" || field.name().starts_with("pixels_") {
+            let is_input =
+                |name: &str| ["token_ids", SCORE_PIXELS].contains(&name) || name.starts_with("pixels_");
+            match is_input(field.name()) {
                 true => new_null_array(column.data_type(), column.len()),
                 false => column.clone(),
             }

@@ -8,9 +8,10 @@ use serde_json::json;
 use tidemill_data::prepared::sample_ids;
 use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
 use tidemill_store::UnitId;
-use tidemill_store::dedup::{DedupConfig, Mask, read_rows};
+use tidemill_store::dedup::{DatasetEmbeddings, DedupConfig, Embeddings, Mask, Row, read_rows};
 use tidemill_store::{
-    DatasetWriter, Digests, Location, Manifest, ModelDigests, ReusableRows, RowCounts, UnitKey, UnitWriter,
+    Dataset, DatasetWriter, Digests, Location, Manifest, ModelDigests, ReusableRows, RowCounts, UnitKey,
+    UnitWriter,
 };
 
 use crate::encode::stage::Encode;
@@ -120,7 +121,7 @@ impl DatasetSink {
     ) -> Result<(Self, HashMap<u64, &'static str>)> {
         let ids: Vec<UnitId> = units.iter().map(|unit| self.unit_key(unit).id()).collect();
         let dataset = self.writer.open_committed(&ids)?;
-        let mask = Mask::write(&dataset, config, config.find_duplicates(read_rows(&dataset)?))?;
+        let mask = find_duplicates(&dataset, config, read_rows(&dataset)?)?;
         let reasons: HashMap<u64, &'static str> = mask
             .duplicates
             .iter()
@@ -204,6 +205,16 @@ impl Attempt for UnitWriter {
         UnitWriter::commit(*self)?;
         Ok(())
     }
+}
+
+/// Finds the duplicates among rows of a dataset, and writes them beside its data.
+///
+/// # Errors
+/// If the rows have no embeddings where these are compared, or the mask cannot be written.
+pub fn find_duplicates(dataset: &Dataset, config: &DedupConfig, rows: Vec<Row>) -> Result<Mask> {
+    let embeddings = config.similar.map(|_| DatasetEmbeddings::open(dataset)).transpose()?;
+    let embeddings = embeddings.as_ref().map(|embeddings| embeddings as &dyn Embeddings);
+    Ok(Mask::write(dataset, config, config.find_duplicates(rows, embeddings)?)?)
 }
 
 /// Describes the files of a snapshot that the source no longer has, and the rows that go with them.

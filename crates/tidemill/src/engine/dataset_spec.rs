@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tidemill_data::Prepare;
+use tidemill_data::prepare::known_results::SCORE_PREFIX;
 use tidemill_models::{ModelFolder, compute_digest};
 use tidemill_store::dataset::spec::FORMAT_VERSION;
 use tidemill_store::{Bucket, DatasetSpec, Digests, ModelDigests, TensorSpec};
@@ -59,10 +60,11 @@ pub(crate) fn unit_digests(run: &Run, prepare: &Prepare, spec: &DatasetSpec) -> 
         stored => json!([prepared.text, models.text_encoder, encode.dtype, stored]),
     };
     let text = short_digest(&text);
+    let scores = prepared.scores.iter().map(|(name, score)| (format!("{SCORE_PREFIX}{name}"), score.clone()));
     Digests {
         // The last two settings do not change rows, but where their tensors lie.
         rows: short_digest(&json!([prepared.rows, spec.validation_share, spec.row_group_rows])),
-        tensors: latents.chain([("text".into(), text)]).collect(),
+        tensors: latents.chain([("text".into(), text)]).chain(scores).collect(),
     }
 }
 

@@ -21,11 +21,11 @@ pub struct EncodedCounts {
 }
 
 impl EncodedCounts {
-    fn add_batch(&self, prepared: &RecordBatch) {
-        for (field, column) in prepared.schema().fields().iter().zip(prepared.columns()) {
+    fn add_batch(&self, encoded: &RecordBatch) {
+        for (field, column) in encoded.schema().fields().iter().zip(encoded.columns()) {
             let count = match field.name().as_str() {
-                "token_ids" => &self.captions,
-                name if name.starts_with("pixels_") => &self.images,
+                "text" => &self.captions,
+                name if name.starts_with("latents_") => &self.images,
                 _ => continue,
             };
             count.fetch_add((column.len() - column.null_count()) as u64, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Stage for EncodeStage {
 
     fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let result = self.encode.run(batch)?;
-        self.encoded.add_batch(batch);
+        self.encoded.add_batch(&result);
         Ok(result)
     }
 

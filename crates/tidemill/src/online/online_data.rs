@@ -1,5 +1,6 @@
 //! The pairs of a run as data of its trainer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -9,7 +10,6 @@ use tidemill_data::{ClipTokenizer, InputUnit, PrepareConfig};
 use tidemill_store::{DatasetSpec, ModelDigests};
 use tidemill_train::{BatchStream, Phase, TrainConfig, TrainingData};
 
-use crate::encode::stage::Encode;
 use crate::engine::dataset_spec::{dataset_spec, short_digest};
 use crate::engine::encode_stage::{EncodeStage, EncodedCounts};
 use crate::engine::stage::{PassThrough, Stage};
@@ -43,6 +43,8 @@ pub struct OnlineData {
     units: Arc<Vec<InputUnit>>,
     plan: WindowPlan,
     spec: DatasetSpec,
+    /// Digests of the computed scores, by name.
+    scores: BTreeMap<String, String>,
     empty_caption: Vec<u8>,
     /// The trainer's device.
     device: Device,
@@ -57,12 +59,18 @@ impl OnlineData {
     /// If the source, the models or the run file are not suitable.
     pub fn open(run: &Run, models: ModelDigests, device: Device, encoders: EncoderPlacement) -> Result<Self> {
         run.validate_online(matches!(encoders, EncoderPlacement::LocalDevices(_)))?;
+        let scores = run.score_digests()?;
+        if matches!(encoders, EncoderPlacement::Trainer) && !scores.is_empty() {
+            let message = "the trainer computes no scores: run `tidemill preprocess` first, or use encoders beside the \
+                           trainer";
+            return Err(run.refuse("score.path", message));
+        }
         run.validate_source()?;
         run.check_models()?;
         let source = run.source()?;
         let units = source.units().map_err(|e| run.locate(e))?;
         let folder = run.models()?;
-        let encode = Encode::load(&folder, &run.file.encode, device)?;
+        let encode = run.load_encode(device)?;
         let spec = dataset_spec(run, &encode, models)?;
         let empty_caption = encode.encode_caption(&ClipTokenizer::open(&folder.tokenizer())?.encode(""))?;
         let max_bad_fraction = run.file.engine.max_bad_fraction;
@@ -73,6 +81,7 @@ impl OnlineData {
             accounting: Arc::new(RowAccounting::open(&run.output(), max_bad_fraction, units.len())?),
             units: Arc::new(units),
             spec,
+            scores,
             empty_caption,
             device,
             encoders,
@@ -82,10 +91,6 @@ impl OnlineData {
     /// What became of rows in this process.
     pub fn accounting(&self) -> Arc<RowAccounting> {
         self.accounting.clone()
-    }
-
-    fn load_encode(&self, device: Device) -> Result<Encode> {
-        Encode::load(&self.run.models()?, &self.run.file.encode, device)
     }
 
     /// Starts to make the windows of a rank ahead of need.
@@ -105,6 +110,7 @@ impl OnlineData {
                 plan,
                 windows_ahead: self.run.file.online.ahead,
                 models: self.spec.models.clone(),
+                scores: self.scores.clone(),
                 selection,
                 accounting,
             };
@@ -133,7 +139,7 @@ impl OnlineData {
         let devices = devices.iter().flat_map(|device| std::iter::repeat_n(*device, per_device));
         let encoded = Arc::new(EncodedCounts::default());
         let load_stage = |device| -> Result<Box<dyn Stage>> {
-            Ok(Box::new(EncodeStage::new(run, self.load_encode(device)?, &encoded)?))
+            Ok(Box::new(EncodeStage::new(run, self.run.load_encode(device)?, &encoded)?))
         };
         devices.map(load_stage).collect()
     }
@@ -156,7 +162,7 @@ impl OnlineData {
                 rows: world.local_batch_size(phase.global_batch()),
                 first_place: world.first_local_row(phase.global_batch()) as u32,
             },
-            encode: trainer_encodes.then(|| self.load_encode(self.device)).transpose()?,
+            encode: trainer_encodes.then(|| self.run.load_encode(self.device)).transpose()?,
             accounting: self.accounting.clone(),
             position: StreamPosition::new(assignment),
             batch_number: 0,
@@ -181,7 +187,11 @@ impl TrainingData for OnlineData {
         let (source, window) = (short_digest(&json!(units)), file.online.window);
         // Block lists may move, and grow while a run is under way, because people opt out.
         let filter = file.filter.without_lists();
-        let rows = short_digest(&json!([filter, file.caption, file.source.columns, file.validation]));
+        let rows = json!([filter, file.caption, file.source.columns, file.validation]);
+        let rows = match self.scores.is_empty() {
+            true => short_digest(&rows),
+            false => short_digest(&json!([rows, self.scores])),
+        };
         // Resolutions are left out: each phase has one, and the state of the stream names it.
         let images = PrepareConfig { resolutions: Vec::new(), ..file.prepare.clone() };
         let images = short_digest(&images.digest_input());

@@ -1,6 +1,6 @@
 //! Remote encoders: nodes of a cluster make the windows.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub(crate) struct RemoteWindows {
     pub windows_ahead: usize,
     /// The models that the encoders must use.
     pub models: ModelDigests,
+    /// Digests of the computed scores, by name.
+    pub scores: BTreeMap<String, String>,
     pub selection: RowSelection,
     pub accounting: Arc<RowAccounting>,
 }
@@ -91,7 +93,7 @@ impl RemoteWindows {
         for (unit, request) in units {
             let Some(batches) = self.receive_unit(request, stop)? else { return Ok(None) };
             for batch in batches {
-                check_provenance(&batch, &self.models)?;
+                check_provenance(&batch, &self.models, &self.scores)?;
                 self.accounting.add_rows(&batch, &self.units[unit], epoch)?;
                 selected.push(self.selection.select(&batch)?);
             }

@@ -8,6 +8,7 @@
 //! - `key_suggestions`: "did you mean" for unknown keys and values.
 //! - `sections`: all sections of the run file. `section_checks`: checks that need no other file.
 //! - `run`: a run file that was read and checked. `verb_checks`: what single verbs require of it.
+//! - `scores`: what `[score]` makes of it.
 //! - `reference`: what docs/run-file.md says of each key.
 //! - `portable`: a run file with absolute paths, for processes with another working directory or on
 //!   another machine.
@@ -19,6 +20,7 @@ mod key_suggestions;
 mod portable;
 pub mod reference;
 mod run;
+mod scores;
 mod section_checks;
 mod sections;
 mod set_overrides;

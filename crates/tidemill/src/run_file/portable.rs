@@ -44,7 +44,8 @@ impl Run {
         let EvalModels { inception, clip, dinov2, pickscore, hpsv2 } = &mut eval.models;
         let judges = [inception, clip, dinov2, pickscore, hpsv2].into_iter().flatten();
         let paths = [Some(&mut file.models.path), file.train.stream.cache.as_mut()].into_iter().flatten();
-        for path in paths.chain(judges) {
+        let heads = file.score.heads.values_mut().map(|head| &mut head.path);
+        for path in paths.chain(judges).chain([&mut file.score.path]).chain(heads) {
             *path = absolute_path(path)?.into();
         }
         Table::try_from(&file)

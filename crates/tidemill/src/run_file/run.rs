@@ -86,8 +86,8 @@ impl Run {
     /// # Errors
     /// If there are no pairs, or they cannot be read.
     pub fn source(&self) -> Result<Box<dyn Source>> {
-        let RunFile { source, filter, caption, .. } = &self.file;
-        source::open(source, filter, caption).map_err(|e| self.locate(e))
+        let RunFile { source, caption, .. } = &self.file;
+        source::open(source, &self.source_filter(), caption).map_err(|e| self.locate(e))
     }
 
     /// Creates the `Prepare` stage, which runs on the CPU.
@@ -95,10 +95,15 @@ impl Run {
     /// # Errors
     /// If the tokenizer cannot be read, or sections contradict each other.
     pub fn prepare(&self) -> Result<Prepare> {
-        let RunFile { source, filter, caption, prepare, dedup, seed, .. } = &self.file;
+        let RunFile { source, caption, prepare, dedup, seed, .. } = &self.file;
         let prepare = &PrepareConfig { hashes: prepare.hashes || dedup.is_set(), ..prepare.clone() };
         let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
-        Prepare::new(prepare, filter, source, caption, *seed, tokenizer).map_err(|e| self.locate(e))
+        let stage = Prepare::new(prepare, &self.source_filter(), source, caption, *seed, tokenizer)
+            .map_err(|e| self.locate(e))?;
+        Ok(match self.computed_scores()? {
+            Some(scores) => stage.with_scores(scores),
+            None => stage,
+        })
     }
 
     /// The resolution at which training ends and images are drawn.

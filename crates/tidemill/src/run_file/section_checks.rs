@@ -1,6 +1,9 @@
 //! Checks of a run file that need no other file. What depends on files is checked by the verb that
 //! opens them.
 
+use tidemill_data::columns::names::is_output_column;
+use tidemill_data::prepare::EMBEDDING;
+
 use super::document::Document;
 use super::sections::RunFile;
 use crate::error::{Error, Result};
@@ -20,6 +23,7 @@ pub(super) fn check_sections(file: &RunFile, document: &Document) -> Result<()> 
         return Err(document.refuse("validation.share", "must be at least 0 and less than 1"));
     }
     file.encode.validate().map_err(|(key, message)| document.refuse(key, message))?;
+    check_scores(file, document)?;
     file.engine.validate().map_err(|(key, message)| document.refuse(key, message))?;
     file.sample.validate().map_err(|(key, message)| document.refuse(key, message))?;
     file.eval.validate().map_err(|(key, message)| document.refuse(&key, message))?;
@@ -31,6 +35,22 @@ pub(super) fn check_sections(file: &RunFile, document: &Document) -> Result<()> 
     file.dedup.validate().map_err(|e| document.locate(e))?;
     file.prepare.validate().map_err(|e| document.locate(e))?;
     check_resolutions(file, document)
+}
+
+/// Checks `[score]`, and that its scores get columns of their own.
+fn check_scores(file: &RunFile, document: &Document) -> Result<()> {
+    file.score
+        .validate(file.dedup.similar.is_some())
+        .map_err(|(key, message)| document.refuse(&key, message))?;
+    for name in file.score.names() {
+        let is_taken =
+            is_output_column(name) || ["text", EMBEDDING].contains(&name) || name.starts_with("latents_");
+        if is_taken || file.source.carry.iter().any(|carried| carried == name) {
+            let message = format!("the dataset has another column `{name}` already: rename one of them");
+            return Err(document.refuse(&format!("score.heads.{name}"), message));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses resolutions of training and sampling that `[prepare]` does not make.

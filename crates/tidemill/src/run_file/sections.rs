@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tidemill_data::{CaptionConfig, FilterConfig, PrepareConfig, SourceConfig};
+use tidemill_eval::pair_scores::PairScoreConfig;
 use tidemill_plan::PlanConfig;
 use tidemill_store::dedup::DedupConfig;
 use tidemill_train::{CheckpointConfig, TrainConfig};
@@ -30,6 +31,8 @@ pub struct RunFile {
     pub source: SourceConfig,
     /// `[filter]`: which pairs are used.
     pub filter: FilterConfig,
+    /// `[score]`: scores that are computed of pairs, for filters.
+    pub score: PairScoreConfig,
     /// `[caption]`: how caption columns become text.
     pub caption: CaptionConfig,
     /// `[prepare]`: how images become pixels.
@@ -70,6 +73,7 @@ impl Default for RunFile {
             output: String::new(),
             source: SourceConfig::default(),
             filter: FilterConfig::default(),
+            score: PairScoreConfig::default(),
             caption: CaptionConfig::default(),
             prepare: PrepareConfig::default(),
             dedup: DedupConfig::default(),

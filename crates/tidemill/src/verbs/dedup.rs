@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 use tidemill_store::Dataset;
-use tidemill_store::dedup::{Mask, Reason, read_rows};
+use tidemill_store::dedup::{Reason, read_rows};
 
+use crate::engine::dataset_sink::find_duplicates;
 use crate::error::Result;
 use crate::progress::Reporter;
 use crate::verbs::shared_arguments::RunArgs;
@@ -33,15 +34,16 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let dataset = Dataset::open(&run.dataset())?;
     let rows = read_rows(&dataset)?;
     let row_count = rows.len();
-    let mask = Mask::write(&dataset, &config, config.find_duplicates(rows))?;
+    let mask = find_duplicates(&dataset, &config, rows)?;
     let count = |reason| mask.duplicates.iter().filter(|duplicate| duplicate.reason == reason).count();
-    let (exact, near) = (count(Reason::Exact), count(Reason::Near));
-    let kept = row_count - exact - near;
-    reporter
-        .report(format!("{row_count} rows: {exact} exact and {near} near duplicates, {kept} rows remain"));
+    let (exact, near, similar) = (count(Reason::Exact), count(Reason::Near), count(Reason::Similar));
+    let kept = row_count - exact - near - similar;
+    reporter.report(format!(
+        "{row_count} rows: {exact} exact, {near} near and {similar} similar duplicates, {kept} rows remain"
+    ));
     reporter.report(format!("the mask is in {}", dataset.location().uri_of(&mask.path)));
     Ok(json!({
         "verb": "dedup", "dataset": run.dataset(), "snapshot": dataset.snapshot_number(), "mask": mask.path,
-        "rows": row_count, "exact": exact, "near": near,
+        "rows": row_count, "exact": exact, "near": near, "similar": similar,
     }))
 }

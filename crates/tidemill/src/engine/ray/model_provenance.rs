@@ -2,6 +2,7 @@
 //! on all machines, but nothing guarantees that it has the same content. Without this check,
 //! latents of another VAE would be committed as those of the run's VAE.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -24,6 +25,9 @@ pub struct ModelProvenance {
     node: String,
     folder: String,
     models: ModelDigests,
+    /// Digests of the computed scores, by name.
+    #[serde(default)]
+    scores: BTreeMap<String, String>,
 }
 
 impl ModelProvenance {
@@ -34,7 +38,13 @@ impl ModelProvenance {
     pub fn from_run(run: &Run) -> Result<Self> {
         let (models, folder) = (run.models()?, run.file.models.path.display().to_string());
         let version = env!("CARGO_PKG_VERSION").into();
-        Ok(Self { version, node: tidemill_io::hostname(), folder, models: compute_model_digests(&models)? })
+        Ok(Self {
+            version,
+            node: tidemill_io::hostname(),
+            folder,
+            models: compute_model_digests(&models)?,
+            scores: run.score_digests()?,
+        })
     }
 
     /// Adds the provenance to the schema metadata of batches.
@@ -52,20 +62,31 @@ impl ModelProvenance {
     }
 }
 
-/// Checks that rows were encoded with these models, by the same version of Tidemill. Rows without
-/// provenance pass: an encoder of the user's own made them.
+/// Checks that rows were encoded with these models and scored with these networks (digests by score),
+/// by the same version of Tidemill. Rows without provenance pass: an encoder of the user's own made them.
 ///
 /// # Errors
 /// [`Error::Unit`], which names the machine.
-pub fn check_provenance(batch: &RecordBatch, expected: &ModelDigests) -> Result<()> {
+pub fn check_provenance(
+    batch: &RecordBatch,
+    expected: &ModelDigests,
+    expected_scores: &BTreeMap<String, String>,
+) -> Result<()> {
     let schema = batch.schema();
     let Some(json) = schema.metadata().get(METADATA_KEY) else { return Ok(()) };
-    let ModelProvenance { version, node, folder, models } = from_json(json)?;
+    let ModelProvenance { version, node, folder, models, scores } = from_json(json)?;
     let own_version = env!("CARGO_PKG_VERSION");
     if version != own_version {
         let problem = format!(
             "an encoder on {node} is Tidemill {version}, and this is {own_version}; \
              use the same version on all machines"
+        );
+        return Err(Error::Unit(problem));
+    }
+    if scores != *expected_scores {
+        let problem = format!(
+            "{node} has another model or head in [score] than where the run was started; \
+             make them the same on all machines"
         );
         return Err(Error::Unit(problem));
     }
@@ -106,19 +127,23 @@ mod tests {
                 node: "node-7".into(),
                 folder: "/models".into(),
                 models: models("v", Some("t")),
+                scores: BTreeMap::from([("aesthetic".into(), "a".into())]),
             };
             provenance.attach_to(vec![rows.clone()]).unwrap().remove(0)
         };
         let own = rows_from_version(env!("CARGO_PKG_VERSION"));
-        check_provenance(&rows, &models("w", None)).unwrap();
-        check_provenance(&own, &models("v", Some("t"))).unwrap();
-        check_provenance(&own, &models("v", None)).unwrap();
+        let scores = BTreeMap::from([("aesthetic".into(), "a".into())]);
+        check_provenance(&rows, &models("w", None), &scores).unwrap();
+        check_provenance(&own, &models("v", Some("t")), &scores).unwrap();
+        check_provenance(&own, &models("v", None), &scores).unwrap();
+        let error = check_provenance(&own, &models("v", None), &BTreeMap::new()).unwrap_err().to_string();
+        assert!(error.contains("node-7 has another model or head in [score]"), "{error}");
         for (batch, models, message) in [
             (&own, models("w", Some("t")), "on node-7, /models has another VAE"),
             (&own, models("v", Some("u")), "another text encoder"),
             (&rows_from_version("0.0.9"), models("v", Some("t")), "an encoder on node-7 is Tidemill 0.0.9"),
         ] {
-            let error = check_provenance(batch, &models).unwrap_err().to_string();
+            let error = check_provenance(batch, &models, &scores).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         }
     }

@@ -1,6 +1,8 @@
 //! A worker of a cluster: reads units of a run and commits their encoded rows, so that each unit is
 //! the same as if the local engine had processed it.
 
+use std::collections::BTreeMap;
+
 use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use tidemill_data::source::Source;
@@ -23,6 +25,8 @@ pub struct UnitWorker {
     source: Option<Box<dyn Source>>,
     prepare: Prepare,
     sink: Option<DatasetSink>,
+    /// Digests of the computed scores, by name.
+    scores: BTreeMap<String, String>,
 }
 
 /// A unit that a worker has committed. Travels as JSON.
@@ -50,7 +54,7 @@ impl UnitWorker {
         };
         let open_sink = |dataset| DatasetSink::open_from_ticket(&run, dataset);
         let sink = ticket.dataset.as_ref().map(open_sink).transpose()?;
-        Ok(Self { source, prepare: run.prepare()?, sink })
+        Ok(Self { source, prepare: run.prepare()?, sink, scores: run.score_digests()? })
     }
 
     /// Reads the unit's rows for `Prepare`, with the column
@@ -88,7 +92,7 @@ impl UnitWorker {
         let mut done = CommittedUnit { unit: key.id().to_string(), ..CommittedUnit::default() };
         let mut writer = sink.begin_with_key(&key);
         for batch in batches {
-            check_provenance(batch, sink.models())?;
+            check_provenance(batch, sink.models(), &self.scores)?;
             let batch = remove_unit_column(batch)?;
             done.counts.add(&RowCounts::from_batch(&batch)?);
             done.bad_rows.add_batch(&batch);

@@ -60,7 +60,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let pairs = read_first_rows(&*source, &units, args.rows as usize)?;
     let device = select_devices(&run)?[0];
     tch::set_num_threads(resolve_threads(run.file.engine.encode.threads) as i32);
-    let encode = Encode::load(&run.models()?, &run.file.encode, device)?;
+    let encode = run.load_encode(device)?;
     let resolutions = run.file.prepare.resolutions.clone();
     let progress =
         reporter.start_progress("encode", "passes", resolutions.len() as u64 * u64::from(args.repeat));

@@ -8,7 +8,6 @@ use tidemill_store::DatasetWriter;
 use super::local_pass::LocalPass;
 use super::ray_pass::run_ray_pass;
 use super::report::{CompletedWork, report};
-use crate::encode::Encode;
 use crate::engine::EngineKind;
 use crate::engine::dataset_sink::{DatasetSink, describe_removed_files, read_newest_snapshot};
 use crate::engine::device::select_devices;
@@ -47,7 +46,7 @@ pub fn preprocess(run: &Run, reporter: &Reporter) -> Result<Value> {
     DatasetWriter::check(&run.dataset())?;
     let units = source.units().map_err(|e| run.locate(e))?;
     let prepare = run.prepare()?;
-    let encode = Encode::load(&run.models()?, &run.file.encode, select_devices(run)?[0])?;
+    let encode = run.load_encode(select_devices(run)?[0])?;
     let sink = DatasetSink::open(run, &prepare, &encode)?;
     let mut work = CompletedWork::default();
     if run.file.engine.kind == EngineKind::Ray {

@@ -86,14 +86,13 @@ impl LocalPass<'_> {
         first: Option<Encode>,
         encoded: &Arc<EncodedCounts>,
     ) -> Result<Vec<Box<dyn Stage>>> {
-        let (run, models) = (self.run, self.run.models()?);
+        let run = self.run;
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if let Some(encode) = first {
             stages.push(Box::new(EncodeStage::new(run, encode, encoded)?));
         }
         for device in &devices[stages.len()..] {
-            let encode = Encode::load(&models, &run.file.encode, *device)?;
-            stages.push(Box::new(EncodeStage::new(run, encode, encoded)?));
+            stages.push(Box::new(EncodeStage::new(run, run.load_encode(*device)?, encoded)?));
         }
         Ok(stages)
     }

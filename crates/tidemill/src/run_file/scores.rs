@@ -1,0 +1,76 @@
+//! What `[score]` makes of a run: the scores that are computed, which `Prepare` and `Encode` share, and
+//! the filters that are left for the source's own columns.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tch::Device;
+use tidemill_data::FilterConfig;
+use tidemill_data::prepare::{ComputedScore, ComputedScores, EMBEDDING, EmbeddingColumn};
+use tidemill_eval::images::ImageProcessor;
+use tidemill_eval::pair_scores::{PairScorer, SIMILARITY, compute_score_digests};
+use tidemill_models::ClipConfig;
+
+use super::run::Run;
+use crate::encode::{Encode, ScoreStage};
+use crate::error::Result;
+
+impl Run {
+    /// The filters without bounds on computed scores, which no column of the source has.
+    pub(super) fn source_filter(&self) -> FilterConfig {
+        let mut filter = self.file.filter.clone();
+        filter.score.retain(|name, _| !self.file.score.names().any(|computed| computed == name));
+        filter
+    }
+
+    /// The scores that are computed, with their bounds in `[filter]`; `None` without `[score]`.
+    ///
+    /// # Errors
+    /// If the model or a head cannot be read.
+    pub(super) fn computed_scores(&self) -> Result<Option<ComputedScores>> {
+        let config = &self.file.score;
+        if config.path.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let kind = self.file.encode.dtype.to_kind();
+        let mut digests = compute_score_digests(&config.path, config, kind)
+            .map_err(|e| self.refuse("score.path", e.to_string()))?;
+        let score = |name: &str| ComputedScore {
+            name: name.to_owned(),
+            bounds: self.file.filter.score.get(name).copied().unwrap_or_default(),
+            digest: digests.remove(name).unwrap_or_default(),
+            uses_caption: name == SIMILARITY,
+        };
+        let scores = config.names().map(score).collect();
+        let clip = ClipConfig::read(&config.path.join("config.json"))?;
+        let embedding = self.file.dedup.similar.map(|_| EmbeddingColumn {
+            width: clip.projection_dim as usize,
+            digest: digests.remove(EMBEDDING).unwrap_or_default(),
+        });
+        let view = Arc::new(ImageProcessor::read(&config.path)?);
+        Ok(Some(ComputedScores::new(scores, embedding, view)))
+    }
+
+    /// Digests of the networks that compute scores and embeddings, by the columns' names.
+    pub(crate) fn score_digests(&self) -> Result<BTreeMap<String, String>> {
+        let scores = self.computed_scores()?.unwrap_or_default();
+        let embedding = scores.embedding().map(|column| (EMBEDDING.to_owned(), column.digest.clone()));
+        let scores = scores.scores().iter().map(|score| (score.name.clone(), score.digest.clone()));
+        Ok(scores.chain(embedding).collect())
+    }
+
+    /// Loads the frozen models onto a device.
+    ///
+    /// # Errors
+    /// If a model is missing or not supported, or the device is out of memory.
+    pub fn load_encode(&self, device: Device) -> Result<Encode> {
+        let (config, kind) = (&self.file.score, self.file.encode.dtype.to_kind());
+        let load = |scores| -> Result<ScoreStage> {
+            let scorer = PairScorer::open(&config.path, config, device, kind)
+                .map_err(|e| self.refuse("score.path", e.to_string()))?;
+            Ok(ScoreStage { scorer, scores, batch_size: self.file.encode.batch_size })
+        };
+        let scores = self.computed_scores()?.map(load).transpose()?;
+        Ok(Encode::load(&self.models()?, &self.file.encode, device)?.with_scores(scores))
+    }
+}
