@@ -8,7 +8,8 @@ use rayon::prelude::*;
 use twox_hash::XxHash3_64;
 
 use super::embeddings::Embeddings;
-use super::{BATCH, Ranks, dot_products};
+use super::products::dot_products;
+use super::ranks::Ranks;
 use crate::error::Result;
 
 /// Below this number of rows all are compared with all.
@@ -21,6 +22,9 @@ const MAX_CELLS: usize = 8192;
 const SAMPLE_PER_CELL: usize = 32;
 
 const ITERATIONS: usize = 8;
+
+/// Embeddings whose cells are found at once.
+const BATCH: usize = 256;
 
 /// The number of cells for `rows` rows: assigning a row costs a product per cell, and searching a cell one per
 /// row in it, so the square root costs least.
@@ -84,7 +88,7 @@ impl Centroids {
 
     /// The nearest cells of each embedding [n, width], the nearest first.
     pub fn nearest(&self, embeddings: &[f32], count: usize) -> Vec<Vec<u32>> {
-        let batches = embeddings.par_chunks(BATCH / 4 * self.width);
+        let batches = embeddings.par_chunks(BATCH * self.width);
         batches.flat_map_iter(|batch| self.nearest_of_batch(batch, count)).collect()
     }
 

@@ -7,15 +7,19 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 
-use super::search::{Cell, search_cells};
-use super::{CELLS_PER_ROW, SimilarSearch};
+use super::cell_pairs::{Cell, search_cells};
 use crate::error::{Error, Result};
 
 /// The most files that are open at a time.
-const MAX_FILES: usize = 256;
+const MAX_FILES: u64 = 256;
 
 /// Bytes before the values of a record: cell and rank.
 const HEADER: usize = 8;
+
+/// Bytes of an embedding in a file.
+pub fn record_bytes(width: usize) -> usize {
+    HEADER + width * size_of::<f16>()
+}
 
 /// The files of a search.
 pub struct Partitions {
@@ -25,17 +29,14 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// Creates the files. They have no names, so that nothing is left if the process dies.
+    /// Creates `count` files, or as many as may be open. They have no names, so that nothing is left if the process dies.
     ///
     /// # Errors
     /// If the folder cannot be written to.
-    pub fn create(search: &SimilarSearch, rows: usize, width: usize, cells: usize) -> Result<Self> {
-        let record = (HEADER + width * size_of::<f16>()) as u64;
-        let bytes = rows as u64 * CELLS_PER_ROW.min(cells) as u64 * record;
-        let count = bytes.div_ceil(search.memory.max(1)).clamp(1, MAX_FILES.min(cells) as u64);
-        let folder = search.folder.to_path_buf();
+    pub fn create(folder: &Path, count: u64, width: usize) -> Result<Self> {
+        let folder = folder.to_path_buf();
         let create = |_| tempfile::tempfile_in(&folder).map(BufWriter::new).map_err(|e| failure(&folder, e));
-        Ok(Self { files: (0..count).map(create).collect::<Result<_>>()?, folder, width })
+        Ok(Self { files: (0..count.min(MAX_FILES)).map(create).collect::<Result<_>>()?, folder, width })
     }
 
     /// Adds an embedding to a cell.
@@ -77,7 +78,7 @@ fn read_back(file: BufWriter<File>) -> std::io::Result<Vec<u8>> {
 /// The cells of a file. The records of each are in order of their ranks.
 fn split_cells(bytes: &[u8], width: usize) -> Vec<Cell<'_>> {
     let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    let records = bytes.chunks_exact(HEADER + width * size_of::<f16>());
+    let records = bytes.chunks_exact(record_bytes(width));
     let mut records: Vec<_> =
         records.map(|record| (number(record), number(&record[4..]), &record[HEADER..])).collect();
     records.sort_unstable_by_key(|(cell, rank, _)| (*cell, *rank));

@@ -5,7 +5,12 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use tidemill_testing::seed;
 
-use super::*;
+use half::f16;
+
+use super::products::{dot_products, to_f32};
+use super::{Embeddings, SimilarSearch};
+use crate::dedup::row::Row;
+use crate::error::Result;
 
 struct InMemory {
     width: usize,
