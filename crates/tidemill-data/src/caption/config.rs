@@ -1,11 +1,20 @@
 //! The run file's section `[caption]`.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::caption::template::Template;
 use crate::error::{Error, Result};
 use crate::one_or_many::OneOrMany;
 use crate::source::config::Columns;
+
+/// Default of `stage_size`.
+const STAGE_SIZE: u32 = 384;
+
+const STAGE_SIZES: RangeInclusive<u32> = 16..=2048;
+
+const NEEDS_STAGE: &str = "has no effect without caption.stage";
 
 /// `[caption]`: how the caption columns become the text that is encoded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +32,15 @@ pub struct CaptionConfig {
     /// caption. Given a list of templates, each row gets a random one. Nulls become empty text;
     /// `{{` is a literal brace.
     pub template: OneOrMany,
+    /// A captioner of the user's, `module:callable` in Python, which replaces captions by what it sees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// Side of the square image that the captioner gets, in pixels; 384 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage_size: Option<u32>,
+    /// Any text. If it changes, captions are made again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage_version: Option<String>,
 }
 
 /// Which of several captions is used.
@@ -56,6 +74,9 @@ impl Default for CaptionConfig {
             weights: Vec::new(),
             clean: Clean::default(),
             template: OneOrMany::One("{caption}".into()),
+            stage: None,
+            stage_size: None,
+            stage_version: None,
         }
     }
 }
@@ -67,6 +88,7 @@ impl CaptionConfig {
     /// [`Error::Config`] that names the key and says which values are valid.
     pub fn validate(&self, columns: &Columns) -> Result<()> {
         self.validate_weights(columns.caption.as_slice().len())?;
+        self.validate_stage()?;
         for template in self.templates()? {
             if template.column_names().any(|name| name == columns.image) {
                 let problem = format!("`{}` is the image column; choose a column of text", columns.image);
@@ -74,6 +96,30 @@ impl CaptionConfig {
             }
         }
         Ok(())
+    }
+
+    fn validate_stage(&self) -> Result<()> {
+        let fail = |key: &str, problem: String| Err(Error::Config { key: key.into(), problem });
+        let is_named = |name: &str| {
+            name.split_once(':').is_some_and(|(module, callable)| !module.is_empty() && !callable.is_empty())
+        };
+        match &self.stage {
+            Some(stage) if !is_named(stage) => {
+                fail("caption.stage", format!("{stage:?} is not of the form \"module:callable\""))
+            }
+            None if self.stage_size.is_some() => fail("caption.stage_size", NEEDS_STAGE.into()),
+            None if self.stage_version.is_some() => fail("caption.stage_version", NEEDS_STAGE.into()),
+            _ if self.stage_size.is_some_and(|size| !STAGE_SIZES.contains(&size)) => fail(
+                "caption.stage_size",
+                format!("must be from {} to {}", STAGE_SIZES.start(), STAGE_SIZES.end()),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// The side of the images that the captioner gets; `None` without one.
+    pub fn captioner_side(&self) -> Option<u32> {
+        self.stage.is_some().then(|| self.stage_size.unwrap_or(STAGE_SIZE))
     }
 
     fn validate_weights(&self, columns: usize) -> Result<()> {

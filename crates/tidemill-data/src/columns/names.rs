@@ -1,7 +1,7 @@
 //! Names of columns that this crate writes itself.
 
 /// Columns that `Prepare` writes. A carried column may not have one of these names.
-pub(crate) const OUTPUT_COLUMNS: [&str; 16] = [
+pub(crate) const OUTPUT_COLUMNS: [&str; 17] = [
     "sample_id",
     "key",
     "caption",
@@ -18,6 +18,7 @@ pub(crate) const OUTPUT_COLUMNS: [&str; 16] = [
     "sha256",
     "phash",
     "score_pixels",
+    "caption_pixels",
 ];
 
 /// Prefixes of the columns that `Prepare` writes for each resolution; the resolution follows.

@@ -55,6 +55,14 @@ impl Digests {
     ) -> Self {
         let (columns, resolutions) = (&source.columns, &prepare.resolutions);
         let text = digest_input(caption, &columns.caption, seed);
+        // A captioner's captions also depend on the image.
+        let seen = caption
+            .captioner_side()
+            .map(|_| (&columns.image, prepare.icc, prepare.background, IMAGE_VERSION));
+        let text = match &seen {
+            Some(seen) => serde_json::json!((text, seen, is_scaled.then_some(resolutions))),
+            None => text,
+        };
         let rules = (filter.without_lists(), filters.list_digests(), hashes);
         let sizes: Vec<_> = resolutions.iter().map(|&resolution| prepare.sizes(resolution)).collect();
         let parsing = source_parsing(source);
@@ -62,7 +70,15 @@ impl Digests {
             Some(parsing) => digest_json(&(digest, parsing)),
             None => digest,
         };
-        let image = |r: &u32| (*r, digest(digest_images(&columns.image, prepare, *r, is_scaled, seed)));
+        let captioner = caption.captioner_side().filter(|_| is_scaled);
+        let with_captioner = |digest: String| match captioner {
+            Some(side) => digest_json(&(digest, side)),
+            None => digest,
+        };
+        let image = |r: &u32| {
+            let images = digest_images(&columns.image, prepare, *r, is_scaled, seed);
+            (*r, digest(with_captioner(images)))
+        };
         Self {
             rows: digest(digest_json(&(columns, &source.carry, &text, rules, resolutions, &sizes))),
             images: resolutions.iter().map(image).collect(),

@@ -22,7 +22,8 @@ pub const SCORE_PREFIX: &str = "score:";
 pub const EMBEDDING: &str = "embedding";
 
 /// The output columns of `Prepare` that describe an image.
-const FIELDS: [&str; 8] = ["status", "reason", "width", "height", "format", "icc", "sha256", "phash"];
+const FIELDS: [&str; 9] =
+    ["status", "reason", "caption", "width", "height", "format", "icc", "sha256", "phash"];
 
 /// Prefixes of the reasons that mean that an image is unreadable.
 const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the image"];
@@ -112,6 +113,11 @@ impl<'a> KnownResults<'a> {
             hashes: ImageHashes { sha256: self.sha256(row), phash: self.phash(row) },
             tensors,
         }
+    }
+
+    /// The caption of a row whose text embedding exists.
+    pub fn caption(&self, row: usize) -> Option<&str> {
+        self.of_row(row).has_text().then(|| self.text("caption", row)).flatten()
     }
 
     /// A score of a row by its name, if it was computed and is still valid.

@@ -8,7 +8,9 @@
 //! * `pixels`: decode, crop, resize, flip
 //! * `crop`, `aspect_buckets`: center crop, random crop, buckets, mirroring
 //! * `computed_scores`: scores that a network gives kept rows later
+//! * `captioner_view`: what a captioner of the user's sees
 //! * `known_results`: what an earlier run found out, so that it is not computed again
+//! * `extra_columns`: the columns that not every run has
 //! * `image_hashes`: the columns `sha256` and `phash`
 //! * `digests`: what shapes the output
 //! * `timing`: where the time goes, for benchmarks
@@ -16,10 +18,12 @@
 pub mod known_results;
 
 mod aspect_buckets;
+mod captioner_view;
 mod computed_scores;
 mod config;
 mod crop;
 mod digests;
+mod extra_columns;
 mod image_hashes;
 mod input;
 mod output;
@@ -29,6 +33,7 @@ mod row_selection;
 mod stage;
 mod timing;
 
+pub use self::captioner_view::PIXELS as CAPTION_PIXELS;
 pub use self::computed_scores::{
     ComputedScore, ComputedScores, EmbeddingColumn, PIXELS as SCORE_PIXELS, ScoreView,
 };

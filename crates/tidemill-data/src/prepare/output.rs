@@ -13,10 +13,10 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::columns::status::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
-use crate::prepare::computed_scores::ComputedScores;
+use crate::prepare::captioner_view::{CaptionerView, PIXELS as CAPTION_PIXELS};
 use crate::prepare::config::PrepareConfig;
 use crate::prepare::crop::ResizedCrop;
-use crate::prepare::image_hashes::HashColumns;
+use crate::prepare::extra_columns::ExtraColumns;
 use crate::prepare::input::Input;
 use crate::prepare::row::{Outcome, Row};
 use crate::resize::Rect;
@@ -25,11 +25,12 @@ use crate::tokenizer::{CONTEXT, ClipTokenizer};
 /// The pixels of all rows at all resolutions.
 pub struct Output {
     flip: bool,
-    hashes: HashColumns,
-    scores: ComputedScores,
+    extra: ExtraColumns,
     pixels: Vec<Pixels>,
     /// The pixels that scores are computed from, if there are scores.
     score_pixels: Option<Pixels>,
+    /// The pixels that a captioner sees, if there is one.
+    caption_pixels: Option<Pixels>,
 }
 
 /// The pixels of all rows at one resolution, one after the other.
@@ -55,27 +56,32 @@ impl Pixels {
 
 impl Output {
     /// Allocates the pixels that the rows' plans need.
-    pub fn new(config: &PrepareConfig, hashes: HashColumns, scores: &ComputedScores, rows: &[Row]) -> Self {
+    pub fn new(config: &PrepareConfig, extra: &ExtraColumns, rows: &[Row]) -> Self {
+        let ExtraColumns { scores, captioner, .. } = extra;
         let pixels = |resolution| {
             let bytes = |row| needed_crop(row, resolution).map_or(0, ResizedCrop::pixel_bytes);
             Pixels::new(rows.iter().map(bytes))
         };
         let score_bytes = |row| if needs_scores(row) { scores.pixel_bytes() } else { 0 };
+        let caption_pixels = |view: CaptionerView| {
+            Pixels::new(rows.iter().map(|row| if needs_caption(row) { view.pixel_bytes() } else { 0 }))
+        };
         Self {
             flip: config.flip,
-            hashes,
-            scores: scores.clone(),
+            extra: extra.clone(),
             pixels: (0..config.resolutions.len()).map(pixels).collect(),
             score_pixels: scores.view().map(|_| Pixels::new(rows.iter().map(score_bytes))),
+            caption_pixels: captioner.map(caption_pixels),
         }
     }
 
-    /// The slots for the pixels of each row: in the order of the resolutions, then that of the scores, if
-    /// there are any. A slot is empty where no pixels are needed.
+    /// The slots for the pixels of each row: in the order of the resolutions, then those of the scores and
+    /// of the captioner, if there are such. A slot is empty where no pixels are needed.
     pub fn pixel_slots(&mut self) -> Vec<Vec<&mut [u8]>> {
         let rows = self.pixels.first().map_or(0, |pixels| pixels.lengths.len());
         let mut slots: Vec<Vec<&mut [u8]>> = (0..rows).map(|_| Vec::new()).collect();
-        for Pixels { lengths, bytes } in self.pixels.iter_mut().chain(&mut self.score_pixels) {
+        let views = [&mut self.score_pixels, &mut self.caption_pixels].into_iter().flatten();
+        for Pixels { lengths, bytes } in self.pixels.iter_mut().chain(views) {
             let mut rest = bytes.as_slice_mut();
             for (slot, &length) in slots.iter_mut().zip(lengths.iter()) {
                 let (planes, after) = rest.split_at_mut(length);
@@ -95,11 +101,8 @@ impl Output {
         schema: SchemaRef,
     ) -> Result<RecordBatch> {
         let info = || rows.iter().map(|row| row.info);
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(input.ids.clone()),
-            Arc::new(input.keys.clone()),
-            Arc::new(input.captions.to_array()),
-        ];
+        let mut columns: Vec<ArrayRef> =
+            vec![Arc::new(input.ids.clone()), Arc::new(input.keys.clone()), Arc::new(self.captions(input))];
         columns.extend(
             input.captions.source_columns().map(|source_columns| Arc::new(source_columns) as ArrayRef),
         );
@@ -113,9 +116,9 @@ impl Output {
         columns.push(Arc::new(StringArray::from_iter_values(rows.iter().map(status_of))));
         columns.push(Arc::new(rows.iter().map(reason_of).collect::<StringArray>()));
         columns.push(Arc::new(input.rows.clone()));
-        columns.extend(self.hashes.columns(rows.iter().map(|row| row.hashes))?);
-        columns.extend(self.scores.columns(rows.iter().map(|row| row.scores.as_slice())));
-        columns.extend(self.scores.embedding_column(input.known.as_ref(), rows.len()));
+        columns.extend(self.extra.hashes.columns(rows.iter().map(|row| row.hashes))?);
+        columns.extend(self.extra.scores.columns(rows.iter().map(|row| row.scores.as_slice())));
+        columns.extend(self.extra.scores.embedding_column(input.known.as_ref(), rows.len()));
         columns.push(token_id_column(rows, input, tokenizer)?);
         if self.flip {
             let flipped = rows.iter().map(|row| row.plan().map(|plan| plan.is_flipped));
@@ -134,7 +137,19 @@ impl Output {
         if let Some(pixels) = self.score_pixels {
             columns.push(pixels.into_column(rows.iter().map(needs_scores))?);
         }
+        if let Some(pixels) = self.caption_pixels {
+            columns.push(pixels.into_column(rows.iter().map(needs_caption))?);
+        }
         Ok(RecordBatch::try_new(schema, columns)?)
+    }
+
+    /// The captions. Those that a captioner made in an earlier run replace the source's.
+    fn captions(&self, input: &Input) -> StringArray {
+        let captions = input.captions.to_array();
+        let Some(known) = input.known.as_ref().filter(|_| self.extra.captioner.is_some()) else {
+            return captions;
+        };
+        captions.iter().enumerate().map(|(row, caption)| known.caption(row).or(caption)).collect()
     }
 }
 
@@ -143,7 +158,7 @@ pub fn output_schema(
     input: &Schema,
     carry: &[String],
     config: &PrepareConfig,
-    (hashes, scores): (HashColumns, &ComputedScores),
+    extra: &ExtraColumns,
     caption_source: bool,
 ) -> Result<SchemaRef> {
     let mut fields = vec![
@@ -168,8 +183,8 @@ pub fn output_schema(
         Field::new("reason", DataType::Utf8, true),
         Field::new("source_row", DataType::UInt64, false),
     ]);
-    fields.extend(hashes.fields());
-    fields.extend(scores.fields());
+    fields.extend(extra.hashes.fields());
+    fields.extend(extra.scores.fields());
     fields.push(Field::new("token_ids", fixed_size_list(DataType::Int32, CONTEXT_I32), true));
     if config.flip {
         fields.push(Field::new("flipped", DataType::Boolean, true));
@@ -179,7 +194,8 @@ pub fn output_schema(
         fields.push(Field::new(format!("size_{resolution}"), fixed_size_list(DataType::UInt32, 2), true));
         fields.push(Field::new(format!("crop_{resolution}"), fixed_size_list(DataType::UInt32, 4), true));
     }
-    fields.extend(scores.pixels_field());
+    fields.extend(extra.scores.pixels_field());
+    fields.extend(extra.captioner.map(|_| Field::new(CAPTION_PIXELS, DataType::LargeBinary, true)));
     Ok(Arc::new(Schema::new(fields)))
 }
 
@@ -197,6 +213,11 @@ const CONTEXT_I32: i32 = CONTEXT as i32;
 
 fn fixed_size_list(item: DataType, length: i32) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), length)
+}
+
+/// True if a captioner has to make the row's caption.
+fn needs_caption(row: &Row) -> bool {
+    row.plan().is_some_and(|plan| plan.needs_caption)
 }
 
 /// True if a score of the row must be computed.

@@ -4,6 +4,7 @@ use crate::decode::{self, Rendering, Rgb8, Scale, Strip};
 use crate::error::RowError;
 use crate::filter::filters::Filters;
 use crate::perceptual_hash::phash;
+use crate::prepare::captioner_view::CaptionerView;
 use crate::prepare::computed_scores::ComputedScores;
 use crate::prepare::crop::{ResizedCrop, flip_horizontally};
 use crate::prepare::image_hashes::ImageHashes;
@@ -19,10 +20,13 @@ pub struct PixelWriter {
     pub rendering: Rendering,
     /// The scores that are computed of kept rows.
     pub scores: ComputedScores,
+    /// What a captioner sees, if there is one.
+    pub captioner: Option<CaptionerView>,
 }
 
 impl PixelWriter {
-    /// Writes a kept row's pixels to its slots: one per resolution, and one for its scores. The row becomes rejected if a
+    /// Writes a kept row's pixels to its slots: one per resolution, and those for its scores and its
+    /// captioner. The row becomes rejected if a
     /// filter rejects its perceptual hash, and quarantined if its pixels are damaged.
     pub fn decode_row(&self, row: &mut Row, slots: Vec<&mut [u8]>) {
         let Some(plan) = row.plan().filter(|plan| plan.needs_image()) else { return };
@@ -53,6 +57,10 @@ impl PixelWriter {
                 return Ok(Some(filter.to_owned()));
             }
         }
+        let caption_slot = self.captioner.and_then(|captioner| Some((captioner, slots.pop()?)));
+        if let Some((captioner, pixels)) = caption_slot.filter(|_| plan.needs_caption) {
+            pixels.copy_from_slice(&captioner.view(&strip)?.pixels);
+        }
         let score_slot = self.scores.view().and_then(|view| Some((view, slots.pop()?)));
         if let Some((view, planes)) = score_slot.filter(|_| plan.needs_scores) {
             resize::to_planes(&view.view(&strip)?, planes);
@@ -76,17 +84,19 @@ impl PixelWriter {
     pub fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
         let bytes = plan.image.clone()?;
         let crops = || plan.crops.iter().flatten();
-        let view = self.scores.view().map(|view| (plan.size.0.min(plan.size.1), view.side()));
+        let sides = self.scores.view().map(|view| view.side()).into_iter();
+        let sides = sides.chain(self.captioner.map(|captioner| captioner.side));
+        let views = sides.map(|side| (plan.size.0.min(plan.size.1), side));
         let lengths =
             crops().flat_map(|ResizedCrop { crop, size }| [(crop.width, size.0), (crop.height, size.1)]);
-        let lengths = lengths.chain(view.filter(|(length, target)| length >= target));
+        let lengths = lengths.chain(views.filter(|(length, target)| length >= target));
         let scale = if self.is_scaled { Scale::smallest_for(lengths) } else { Scale::FULL };
         let size = scale.scale_size(plan.size);
         let columns = crops().map(|ResizedCrop { crop, size: target }| {
             resize::required_columns(size.0, crop.scale_to(plan.size, size), *target, self.resample)
         });
         let columns = columns.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-        let needs_all = plan.needs_phash || plan.needs_scores;
+        let needs_all = plan.needs_phash || plan.needs_scores || plan.needs_caption;
         decode::decode_strip(bytes, scale, columns.filter(|_| !needs_all), self.rendering)
     }
 

@@ -43,6 +43,8 @@ pub struct Plan<'a> {
     pub needs_phash: bool,
     /// A score is not known yet.
     pub needs_scores: bool,
+    /// A captioner has to make the caption.
+    pub needs_caption: bool,
 }
 
 impl Plan<'_> {
@@ -50,6 +52,7 @@ impl Plan<'_> {
     pub fn needs_image(&self) -> bool {
         self.needs_phash
             || self.needs_scores
+            || self.needs_caption
             || (0..self.crops.len()).any(|index| self.needed_crop(index).is_some())
     }
 

@@ -27,6 +27,8 @@ pub struct RowSelector {
     pub sizes: Vec<Vec<(u32, u32)>>,
     /// The scores that are computed of kept rows.
     pub scores: ComputedScores,
+    /// True if captions are made by a captioner.
+    pub has_captioner: bool,
     /// Reasons of samples that are rejected although all filters pass them, by sample id.
     pub excluded: HashMap<u64, &'static str>,
     resolutions: Vec<u32>,
@@ -43,6 +45,7 @@ impl RowSelector {
         Self {
             sizes: config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect(),
             scores: ComputedScores::default(),
+            has_captioner: false,
             excluded: HashMap::new(),
             resolutions: config.resolutions.clone(),
             crop: config.crop,
@@ -141,6 +144,7 @@ impl RowSelector {
             is_flipped: self.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1,
             has_text_embedding: known.has_text(),
             needs_phash: self.hashes.phash && facts.phash.is_none(),
+            needs_caption: self.has_captioner && !known.has_text(),
             needs_scores: self.scores.is_missing(&scores, input.known.as_ref(), row),
         };
         finish(Outcome::Kept(plan), &facts)

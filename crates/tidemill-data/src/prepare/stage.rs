@@ -13,9 +13,11 @@ use crate::error::{Result, RowError};
 use crate::filter::config::FilterConfig;
 use crate::filter::filters::Filters;
 use crate::filter::rule::FilterStage;
+use crate::prepare::captioner_view::CaptionerView;
 use crate::prepare::computed_scores::ComputedScores;
 use crate::prepare::config::PrepareConfig;
 use crate::prepare::digests::Digests;
+use crate::prepare::extra_columns::ExtraColumns;
 use crate::prepare::image_hashes::HashColumns;
 use crate::prepare::input::{Input, InputColumns};
 use crate::prepare::output::{Output, output_schema};
@@ -33,7 +35,7 @@ const TEXT_BYTES: u64 = 2048;
 /// number of threads.
 pub struct Prepare {
     config: PrepareConfig,
-    hashes: HashColumns,
+    extra: ExtraColumns,
     digests: Digests,
     pub(super) columns: InputColumns,
     pub(super) selector: RowSelector,
@@ -62,6 +64,7 @@ impl Prepare {
         filter.validate_source(source)?;
         let captions = CaptionStage::new(caption, &source.columns, seed)?;
         let filters = Filters::new(filter)?;
+        let captioner = caption.captioner_side().map(|side| CaptionerView { side });
         let hashes = HashColumns {
             sha256: config.hashes || filters.has_stage(FilterStage::Bytes),
             phash: config.hashes || filters.has_stage(FilterStage::Pixels),
@@ -70,6 +73,8 @@ impl Prepare {
         let is_scaled = config.scaled_decode && !hashes.phash;
         let digests =
             Digests::new(config, (filter, &filters), source, caption, (hashes, is_scaled), seed, &tokenizer);
+        let mut selector = RowSelector::new(config, filters.clone(), hashes, seed);
+        selector.has_captioner = captioner.is_some();
         Ok(Self {
             columns: InputColumns {
                 columns: source.columns.clone(),
@@ -78,15 +83,16 @@ impl Prepare {
                 captions,
             },
             pixels: PixelWriter {
-                filters: filters.clone(),
+                filters,
                 resample: config.resample,
                 is_scaled,
                 rendering: config.rendering(),
                 scores: ComputedScores::default(),
+                captioner,
             },
-            selector: RowSelector::new(config, filters, hashes, seed),
+            selector,
             config: config.clone(),
-            hashes,
+            extra: ExtraColumns { hashes, captioner, ..ExtraColumns::default() },
             digests,
             tokenizer,
         })
@@ -98,6 +104,7 @@ impl Prepare {
         let PixelWriter { is_scaled, .. } = self.pixels;
         self.digests.add_scores(&scores, &self.columns.columns.image, &self.config, is_scaled);
         self.pixels.scores = scores.clone();
+        self.extra.scores = scores.clone();
         self.selector.scores = scores;
         self
     }
@@ -116,8 +123,7 @@ impl Prepare {
     /// If a carried column is missing.
     pub fn schema(&self, input: &Schema) -> Result<SchemaRef> {
         let InputColumns { carry, captions, .. } = &self.columns;
-        let extra = (self.hashes, &self.selector.scores);
-        output_schema(input, carry, &self.config, extra, captions.has_several_sources(input))
+        output_schema(input, carry, &self.config, &self.extra, captions.has_several_sources(input))
     }
 
     /// Digests of everything that shapes the output.
@@ -139,7 +145,7 @@ impl Prepare {
         let mut rows = self.selector.select_rows(batch, &input)?;
         // The kept rows and the sizes of their pixels are known, so pixels are decoded directly
         // into the output.
-        let mut output = Output::new(&self.config, self.hashes, &self.selector.scores, &rows);
+        let mut output = Output::new(&self.config, &self.extra, &rows);
         let slots = output.pixel_slots();
         rows.par_iter_mut().zip(slots).for_each(|(row, slots)| self.pixels.decode_row(row, slots));
         output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
@@ -170,7 +176,7 @@ impl Prepare {
         let input = Input::new(batch, &self.columns)?;
         let quarantined = |_| Row::quarantined(RowError::Other(reason.to_owned()));
         let rows: Vec<Row> = (0..batch.num_rows()).map(quarantined).collect();
-        let output = Output::new(&self.config, self.hashes, &self.selector.scores, &rows);
+        let output = Output::new(&self.config, &self.extra, &rows);
         output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
     }
 
@@ -179,8 +185,9 @@ impl Prepare {
         let pixels = |sizes: &Vec<(u32, u32)>| {
             sizes.iter().map(|&(width, height)| 3 * u64::from(width) * u64::from(height)).max().unwrap_or(0)
         };
-        let score_pixels = self.selector.scores.pixel_bytes() as u64;
-        TEXT_BYTES + score_pixels + self.selector.sizes.iter().map(pixels).sum::<u64>()
+        let ExtraColumns { scores, captioner, .. } = &self.extra;
+        let views = scores.pixel_bytes() + captioner.map_or(0, CaptionerView::pixel_bytes);
+        TEXT_BYTES + views as u64 + self.selector.sizes.iter().map(pixels).sum::<u64>()
     }
 
     /// Bytes of the carried columns of a batch. Of a sliced batch, only the slice counts where

@@ -1,5 +1,6 @@
 //! The CLIP tokenizer: captions to ids.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -47,6 +48,12 @@ struct Workspace {
 struct IdBuffer<'a> {
     ids: &'a mut [i32; CONTEXT],
     used: usize,
+}
+
+impl fmt::Debug for ClipTokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("ClipTokenizer").field("digest", &self.digest).finish_non_exhaustive()
+    }
 }
 
 impl IdBuffer<'_> {

@@ -1,16 +1,20 @@
 //! The stage `Encode`, which runs the frozen VAE and text encoder.
 //!
 //! - `config`: the section `[encode]`.
-//! - `stage`: the stage itself; `score_stage`: the scores that come first.
+//! - `stage`: the stage itself. Before it come `score_stage`, scores, and `recaption_stage`, a captioner of
+//!   the user's in a process of its own (`captioner_process`).
 //! - `prepared_columns`: its input, from Arrow columns to buffers for tensors.
 //! - `encoded_column`: its output, from buffers to Arrow columns.
 
+mod captioner_process;
 pub(crate) mod config;
 mod encoded_column;
 mod prepared_columns;
+mod recaption_stage;
 mod score_stage;
 pub(crate) mod stage;
 
 pub use self::config::{ComputeDtype, EncodeConfig, StoredLatents, StoredText};
+pub(crate) use self::recaption_stage::RecaptionStage;
 pub(crate) use self::score_stage::ScoreStage;
 pub use self::stage::Encode;

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, LargeBinaryArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, LargeBinaryArray, RecordBatch, StringArray};
 use arrow::compute::filter;
 use arrow::datatypes::{DataType, Int32Type, UInt32Type};
+use tidemill_data::prepare::CAPTION_PIXELS;
 
 use crate::error::{Error, Result};
 
@@ -128,10 +129,17 @@ pub(crate) fn find_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a 
     batch.column_by_name(name).ok_or_else(|| Error::Encode(format!("the batch has no column `{name}`")))
 }
 
+/// A column of texts.
+pub(crate) fn text_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
+    let column = find_column(batch, name)?;
+    column.as_string_opt().ok_or_else(|| wrong_type(name, column, "Utf8"))
+}
+
 /// True for the columns of `Prepare` that are null in rows that are not kept.
 pub(crate) fn is_made_of_kept_rows(name: &str) -> bool {
     let by_resolution = ["pixels_", "size_", "crop_"];
-    ["token_ids", "flipped"].contains(&name) || by_resolution.iter().any(|prefix| name.starts_with(prefix))
+    ["token_ids", "flipped", CAPTION_PIXELS].contains(&name)
+        || by_resolution.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The error for a column of another type than `Prepare` makes.

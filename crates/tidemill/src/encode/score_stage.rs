@@ -17,7 +17,7 @@ use tidemill_eval::pair_scores::PairScorer;
 use tidemill_torch::guard;
 
 use crate::encode::encoded_column::quarantine_failed;
-use crate::encode::prepared_columns::{find_column, is_made_of_kept_rows, wrong_type};
+use crate::encode::prepared_columns::{find_column, is_made_of_kept_rows, text_column, wrong_type};
 use crate::error::{Error, Result};
 
 /// The reason of a row whose scores cannot be compared with anything.
@@ -178,11 +178,6 @@ fn remove_tensors(batch: &RecordBatch, rows: &[bool]) -> Result<RecordBatch> {
 
 fn torch_error(error: tidemill_torch::Error) -> Error {
     tidemill_models::Error::from(error).into()
-}
-
-fn text_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
-    let column = find_column(batch, name)?;
-    column.as_string_opt().ok_or_else(|| wrong_type(name, column, "Utf8"))
 }
 
 fn score_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a Float32Array> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
 use arrow::datatypes::Schema;
 use tch::{Device, Kind, Tensor, no_grad};
-use tidemill_data::prepare::SCORE_PIXELS;
+use tidemill_data::prepare::{CAPTION_PIXELS, SCORE_PIXELS};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_store::TensorSpec;
 use tidemill_torch::{guard, tensor_to_bytes};
@@ -15,6 +15,7 @@ use tidemill_torch::{guard, tensor_to_bytes};
 use crate::encode::config::{EncodeConfig, StoredText};
 use crate::encode::encoded_column::{EncodedColumn, quarantine_failed};
 use crate::encode::prepared_columns::{Pixels, TokenIds};
+use crate::encode::recaption_stage::RecaptionStage;
 use crate::encode::score_stage::ScoreStage;
 use crate::error::{Error, Result};
 
@@ -25,6 +26,7 @@ const NOT_FINITE: &str = "encode: the result is not finite in f16";
 #[derive(Debug)]
 pub struct Encode {
     scores: Option<ScoreStage>,
+    recaption: Option<RecaptionStage>,
     vae: AutoencoderKl,
     text: TextOutput,
     device: Device,
@@ -58,6 +60,7 @@ impl Encode {
         };
         Ok(Self {
             scores: None,
+            recaption: None,
             vae: AutoencoderKl::load(&models.vae(), device, kind)?,
             text,
             device,
@@ -71,6 +74,11 @@ impl Encode {
         Self { scores, ..self }
     }
 
+    /// This stage, which then replaces captions before they are encoded.
+    pub(crate) fn with_captioner(self, recaption: Option<RecaptionStage>) -> Self {
+        Self { recaption, ..self }
+    }
+
     /// Encodes a batch of prepared rows. `token_ids` becomes `text`, each `pixels_R` becomes
     /// `latents_R` (mean and log-variance, f16, channels x height x width), and the other columns
     /// stay. Images of one size are encoded together. A row whose result is not finite in f16 is
@@ -81,6 +89,8 @@ impl Encode {
     pub fn run(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let scored = self.scores.as_ref().map(|scores| scores.run(batch)).transpose()?;
         let batch = scored.as_ref().unwrap_or(batch);
+        let recaptioned = self.recaption.as_ref().map(|recaption| recaption.run(batch)).transpose()?;
+        let batch = recaptioned.as_ref().unwrap_or(batch);
         let mut fields = Vec::with_capacity(batch.num_columns());
         let mut encoded: Vec<(usize, EncodedColumn)> = Vec::new();
         for (i, (field, column)) in batch.schema().fields().iter().zip(batch.columns()).enumerate() {
@@ -111,8 +121,9 @@ impl Encode {
     pub fn quarantine(&self, batch: &RecordBatch, reason: &str) -> Result<RecordBatch> {
         let schema = batch.schema();
         let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
-            let is_input =
-                |name: &str| ["token_ids", SCORE_PIXELS].contains(&name) || name.starts_with("pixels_");
+            let is_input = |name: &str| {
+                ["token_ids", SCORE_PIXELS, CAPTION_PIXELS].contains(&name) || name.starts_with("pixels_")
+            };
             match is_input(field.name()) {
                 true => new_null_array(column.data_type(), column.len()),
                 false => column.clone(),

@@ -8,19 +8,19 @@
 //! - `key_suggestions`: "did you mean" for unknown keys and values.
 //! - `sections`: all sections of the run file. `section_checks`: checks that need no other file.
 //! - `run`: a run file that was read and checked. `verb_checks`: what single verbs require of it.
-//! - `scores`: what `[score]` makes of it.
+//! - `encode_stages`: what `[score]` and `caption.stage` make of it.
 //! - `reference`: what docs/run-file.md says of each key.
 //! - `portable`: a run file with absolute paths, for processes with another working directory or on
 //!   another machine.
 
 mod document;
+mod encode_stages;
 pub mod error;
 mod key_positions;
 mod key_suggestions;
 mod portable;
 pub mod reference;
 mod run;
-mod scores;
 mod section_checks;
 mod sections;
 mod set_overrides;

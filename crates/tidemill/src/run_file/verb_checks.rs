@@ -71,6 +71,9 @@ impl Run {
         if file.dedup.is_set() {
             return Err(self.refuse("dedup", format!("duplicates are found {need}")));
         }
+        if file.caption.stage.is_some() {
+            return Err(self.refuse("caption.stage", format!("captions are made {need}")));
+        }
         if !file.train.mix.is_empty() {
             return Err(self.refuse("train.mix", format!("datasets are mixed {need}")));
         }

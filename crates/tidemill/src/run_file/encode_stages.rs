@@ -1,18 +1,18 @@
-//! What `[score]` makes of a run: the scores that are computed, which `Prepare` and `Encode` share, and
-//! the filters that are left for the source's own columns.
+//! What `[score]` and `caption.stage` make of a run: the scores that are computed, which `Prepare` and `Encode`
+//! share, the filters that are left for the source's own columns, and the stages before the encoders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tch::Device;
-use tidemill_data::FilterConfig;
 use tidemill_data::prepare::{ComputedScore, ComputedScores, EMBEDDING, EmbeddingColumn};
+use tidemill_data::{ClipTokenizer, FilterConfig};
 use tidemill_eval::images::ImageProcessor;
 use tidemill_eval::pair_scores::{PairScorer, SIMILARITY, compute_score_digests};
 use tidemill_models::ClipConfig;
 
 use super::run::Run;
-use crate::encode::{Encode, ScoreStage};
+use crate::encode::{Encode, RecaptionStage, ScoreStage};
 use crate::error::Result;
 
 impl Run {
@@ -64,13 +64,22 @@ impl Run {
     /// # Errors
     /// If a model is missing or not supported, or the device is out of memory.
     pub fn load_encode(&self, device: Device) -> Result<Encode> {
-        let (config, kind) = (&self.file.score, self.file.encode.dtype.to_kind());
+        let (config, captions) = (&self.file.score, &self.file.caption);
+        let kind = self.file.encode.dtype.to_kind();
         let load = |scores| -> Result<ScoreStage> {
             let scorer = PairScorer::open(&config.path, config, device, kind)
                 .map_err(|e| self.refuse("score.path", e.to_string()))?;
             Ok(ScoreStage { scorer, scores, batch_size: self.file.encode.batch_size })
         };
         let scores = self.computed_scores()?.map(load).transpose()?;
-        Ok(Encode::load(&self.models()?, &self.file.encode, device)?.with_scores(scores))
+        let models = self.models()?;
+        let batch_size = self.file.encode.batch_size;
+        let recaption = |captioner: &String| -> Result<RecaptionStage> {
+            let (side, tokenizer) = (captions.captioner_side(), ClipTokenizer::open(&models.tokenizer())?);
+            Ok(RecaptionStage::new(captioner.clone(), side.unwrap_or_default(), batch_size, tokenizer))
+        };
+        let recaption = captions.stage.as_ref().map(recaption).transpose()?;
+        let encode = Encode::load(&models, &self.file.encode, device)?;
+        Ok(encode.with_scores(scores).with_captioner(recaption))
     }
 }
