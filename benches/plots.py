@@ -106,6 +106,27 @@ def draw_bias(stem: Path, curve: Mapping[int, Mapping[str, float]]) -> None:
         _save(figure, stem)
 
 
+def draw_soak(
+    stem: Path,
+    memory: Sequence[tuple[float, float]],
+    rates: Mapping[float, float],
+    troubles: Sequence[tuple[float, str]],
+) -> None:
+    """Draws resident memory and rows per second by the rows done, and where processes ended early."""
+    with pyplot.rc_context(STYLE):
+        figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(9, 5.5), sharex=True)
+        upper.plot(*zip(*memory, strict=True), ".", markersize=2, color=OUR_COLOUR)
+        _describe(upper, "Resident memory of preprocess", "", "MiB")
+        lower.plot(*zip(*rates.items(), strict=True), "o-", markersize=3, color=OUR_COLOUR)
+        _describe(lower, "Rate", "rows done", "rows/s")
+        for rows, name in troubles:
+            for axes in (upper, lower):
+                axes.axvline(rows, color=OFFLINE, linestyle=":", zorder=0)
+            lower.text(rows, 0, f" {name}", rotation=90, va="bottom", fontsize=8, color=OFFLINE)
+        lower.xaxis.set_major_formatter("{x:,.0f}")
+        _save(figure, stem)
+
+
 def _describe(axes: Axes, title: str, across: str, up: str) -> None:
     axes.set_title(title)
     axes.set_xlabel(across)

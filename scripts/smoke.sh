@@ -19,6 +19,7 @@ run quickstart make quickstart ROWS=600 ARGS="--set train.phase.0.steps=20 --set
 for bench in data stream ray modes scaling train compile overlap operations launches eval eval-curve sampling compare ablation; do
   run "bench-$bench" make "bench-$bench" ARGS=--quick
 done
+run soak make soak ARGS=--quick
 run sd2-smoke make sd2-smoke ARGS=--quick
 
 ((${#failed[@]} == 0)) || { echo "failed: ${failed[*]}" >&2; exit 1; }
