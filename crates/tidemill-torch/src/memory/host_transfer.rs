@@ -21,15 +21,18 @@ pub fn tensor_to_bytes(tensor: &Tensor) -> Vec<u8> {
 }
 
 /// A new tensor of `shape` on `device` in the dtype `kind`, from row-major little-endian values of
-/// the dtype `stored`. `bytes` is read once, and may be used again when this returns.
+/// the dtype `stored`. `bytes` is read once, and may be used again when this returns. It may begin at
+/// any address, as the body of a bucket's answer does.
 ///
 /// # Panics
-/// If `bytes` does not hold exactly the values of the shape, aligned as their dtype is, and where
-/// tch would: run it in [`guard`](crate::guard()).
+/// If `bytes` does not hold exactly the values of the shape, and where tch would: run it in
+/// [`guard`](crate::guard()).
 pub fn tensor_from_bytes(bytes: &[u8], stored: Kind, shape: &[i64], kind: Kind, device: Device) -> Tensor {
     let (size, elements) = (stored.elt_size_in_bytes(), shape.iter().product::<i64>());
     assert_eq!(bytes.len() as i64, elements * size as i64, "bytes of {shape:?}");
-    assert!((bytes.as_ptr() as usize).is_multiple_of(size), "values are aligned");
+    if !(bytes.as_ptr() as usize).is_multiple_of(size) {
+        return Tensor::from_data_size(bytes, shape, stored).to_device_(device, kind, false, false);
+    }
     let mut strides = vec![1; shape.len()];
     for i in (1..shape.len()).rev() {
         strides[i - 1] = strides[i] * shape[i];
@@ -179,6 +182,9 @@ mod tests {
             assert!(tensor.equal(&expected) && tensor.kind() == kind);
             memory.copy_from_slice(&bytes(&values));
         }
+        let shifted = [&[0], memory.as_slice()].concat();
+        let tensor = tensor_from_bytes(&shifted[1..], Kind::Int, &[2, 3, 2], Kind::Int64, Device::Cpu);
+        assert!(tensor.equal(&Tensor::arange(12, (Kind::Int64, Device::Cpu)).reshape([2, 3, 2])));
         values.truncate(11);
         let few = guard(|| tensor_from_bytes(&bytes(&values), Kind::Int, &[2, 3, 2], Kind::Int, Device::Cpu));
         assert!(few.unwrap_err().to_string().contains("bytes of"), "too few bytes are refused");
