@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation soak sd2-smoke smoke wheel wheel-test lock clean
+.PHONY: help setup test test-slow test-stores lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation soak sd2-smoke smoke wheel wheel-test lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -22,6 +22,7 @@ help:
 	@echo "make quickstart   synth -> preprocess -> train -> sample -> score -> export, in minutes on two cores"
 	@echo "make test         every test (Rust, and the Python module)"
 	@echo "make test-slow    the tests that are too slow for every change"
+	@echo "make test-stores  the tests on Azure's emulator, which it installs with npm"
 	@echo "make bench-data   measure the data side against other libraries; redraws docs/benchmarks.md"
 	@echo "make bench-stream measure the training stream against other loaders; redraws its part of that page"
 	@echo "make bench-ray    measure the Ray engine against plain Ray Data and the local engine; redraws its part"
@@ -155,7 +156,7 @@ sd2-smoke: setup
 
 # Tests run beside each other. OpenMP's threads would keep the others' cores busy while they wait
 # for work.
-test test-slow: export OMP_WAIT_POLICY = passive
+test test-slow test-stores: export OMP_WAIT_POLICY = passive
 
 # Each target once, with its quickest options.
 smoke:
@@ -172,6 +173,13 @@ test: setup .venv/.browser
 
 test-slow: setup
 	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests -m "faults or slow"
+
+# Emulators of object stores, in an environment of their own.
+.venv-emulators/.ready: scripts/setup_emulators.sh
+	bash scripts/setup_emulators.sh
+
+test-stores: setup .venv-emulators/.ready
+	timeout $(TEST_LIMIT) $(PYTHON) -m pytest -q -rP tests/test_azurite.py -m stores
 
 lint: style
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
@@ -203,4 +211,4 @@ lock: .venv/.ready
 	bash scripts/lock.sh
 
 clean:
-	rm -rf target .venv .venv-bench .venv-docs runs
+	rm -rf target .venv .venv-bench .venv-docs .venv-emulators runs

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts each target of `make help` once, with its quickest options: this shows what a bare clone
-# lacks. Not started: `test` and `lint`, which every change runs; `test-slow`, which takes
-# minutes; `fmt` and `lock`, which change files.
+# lacks. Not started: `test` and `lint`, which every change runs; `test-slow` and
+# `test-stores`, which take minutes; `fmt` and `lock`, which change files.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
