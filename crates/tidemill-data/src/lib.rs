@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`source`] | Parquet, WebDataset, JSON lines, CSV and image folders; images fetched by URL or path |
 //! | [`prepare`] | the CPU stage: crop, flip, aspect buckets, output columns |
-//! | [`decode`] | JPEG, PNG, WebP, GIF, BMP, TIFF; EXIF orientation |
+//! | [`decode`] | JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF; EXIF orientation |
 //! | [`resize`] | Pillow's resampling |
 //! | [`perceptual_hash`] | the hash by which near duplicates are found |
 //! | [`caption`] | choice among captions, clean-up, templates, language |

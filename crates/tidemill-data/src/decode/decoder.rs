@@ -6,7 +6,7 @@ use crate::decode::format::Format;
 use crate::decode::image::{ImageInfo, Rgb8, Strip};
 use crate::decode::rendering::Rendering;
 use crate::decode::scale::Scale;
-use crate::decode::{jpeg, other_formats};
+use crate::decode::{avif_image, jpeg, other_formats};
 use crate::error::RowError;
 
 /// Reads the header; no pixel is decoded.
@@ -16,6 +16,7 @@ use crate::error::RowError;
 pub fn probe(bytes: &[u8]) -> Result<ImageInfo, RowError> {
     match Format::detect(bytes)? {
         Format::Jpeg => jpeg::probe(bytes),
+        Format::Avif => avif_image::probe(bytes),
         format => other_formats::probe(bytes, format),
     }
 }
@@ -43,6 +44,7 @@ pub fn decode_strip(
 ) -> Result<Strip, RowError> {
     match Format::detect(bytes)? {
         Format::Jpeg => jpeg::decode(bytes, scale, columns, rendering.icc),
+        Format::Avif => Ok(Strip::from_image(avif_image::decode(bytes, rendering)?)),
         format => Ok(Strip::from_image(other_formats::decode(bytes, format, rendering)?)),
     }
 }
@@ -56,7 +58,7 @@ mod tests {
         let cases: [(&[u8], &str); 8] = [
             (b"", "format: the image has no bytes"),
             (b"<html>", "format: an HTML page"),
-            (b"\0\0\0\x1cftypavif\0\0\0\0", "format: AVIF"),
+            (b"\0\0\0\x10ftypavif\0\0\0\0", "damaged: "),
             (&[0xff, 0xd8, 0xff, 0xe0], "damaged: "),
             (b"RIFF\0\0\0\0WEBPVP8 ", "damaged: "),
             (b"GIF89a", "damaged: "),

@@ -5,10 +5,13 @@
 //! * `decoder`: the entry points
 //! * `jpeg`, `libjpeg_turbo`: JPEG, at a reduced scale or some columns only where that is enough
 //! * `other_formats`: PNG, WebP, GIF, BMP and TIFF through the `image` crate
+//! * `avif`: AVIF as libavif decodes it, through a port of dav1d; `avif_image`: from there to RGB
 //! * `rendering`, `color_profile`: from stored pixels to RGB
 //! * `exif_orientation`, `tiff_tags`: which way up an image is
 //! * `image`, `format`, `scale`, `limits`, `buffer_pool`: shared types
 
+mod avif;
+mod avif_image;
 mod buffer_pool;
 mod color_profile;
 mod decoder;

@@ -35,7 +35,7 @@ pub fn decode(bytes: &[u8], format: Format, rendering: Rendering) -> Result<Rgb8
 
 /// Runs a decoder. Decoders panic on some damaged images instead of returning an error; both become
 /// an error of the row.
-fn catch_decoder_panic<T>(work: impl FnOnce() -> Result<T, RowError>) -> Result<T, RowError> {
+pub fn catch_decoder_panic<T>(work: impl FnOnce() -> Result<T, RowError>) -> Result<T, RowError> {
     // The state of the work is dropped with it, so it cannot be seen broken.
     panic::catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(RowError::Damaged("the decoder gave up".into())))
@@ -57,13 +57,18 @@ fn decode_pixels(bytes: &[u8], format: Format, rendering: Rendering) -> Result<R
         IccHandling::Ignore => None,
     };
     let image = to_eight_bit(DynamicImage::from_decoder(decoder).map_err(to_row_error)?)?;
+    apply_orientation(to_rgb(image, profile.as_deref(), rendering.background), orientation)
+}
+
+/// Stored pixels of 8 bits as RGB: converted by the colour profile, if there is one, and laid over the
+/// background.
+pub fn to_rgb(image: DynamicImage, profile: Option<&[u8]>, background: [u8; 3]) -> Rgb8 {
     let (width, height) = (image.width(), image.height());
-    let profile = profile.as_deref();
     let pixels = if image.color().has_alpha() {
         let is_grey = !image.color().has_color();
         let stored = image.into_rgba8().into_raw();
         let (stored, _) = stored.as_chunks::<4>();
-        let blend = |color: [u8; 3], alpha: u8| blend_over(color, alpha, rendering.background);
+        let blend = |color: [u8; 3], alpha: u8| blend_over(color, alpha, background);
         let colors = || stored.iter().map(|[r, g, b, _]| [*r, *g, *b]);
         let converted =
             profile.and_then(|profile| convert(&colors().flatten().collect::<Vec<_>>(), is_grey, profile));
@@ -79,7 +84,7 @@ fn decode_pixels(bytes: &[u8], format: Format, rendering: Rendering) -> Result<R
         let stored = image.into_rgb8().into_raw();
         profile.and_then(|profile| convert(&stored, is_grey, profile)).unwrap_or(stored)
     };
-    apply_orientation(Rgb8 { width, height, pixels }, orientation)
+    Rgb8 { width, height, pixels }
 }
 
 /// RGB pixels as sRGB; `None` if the profile cannot be used. Those of a grey image are all grey.
@@ -100,6 +105,7 @@ fn open_decoder(bytes: &[u8], format: Format) -> Result<impl ImageDecoder + '_, 
         Format::Gif => ImageFormat::Gif,
         Format::Bmp => ImageFormat::Bmp,
         Format::Tiff => ImageFormat::Tiff,
+        Format::Avif => ImageFormat::Avif,
     };
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     reader.limits(allocation_limit(MAX_EXTRA_BYTES));

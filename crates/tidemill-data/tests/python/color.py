@@ -122,14 +122,15 @@ def add(name: str, image: Image.Image, kind: str, icc: bytes, **options) -> None
 
 
 lossless = [("PNG", {}), ("WEBP", {"lossless": True, "exact": True}), ("TIFF", {})]
-for kind, options in [("JPEG", {"quality": 90}), *lossless]:
+avif = ("AVIF", {"quality": 90, "speed": 10})
+for kind, options in [("JPEG", {"quality": 90}), avif, *lossless]:
     add(f"{kind}, RGB", picture("RGB"), kind, RGB, **options)
     add(f"{kind}, another kind of profile", picture("RGB"), kind, CMYK, **options)
     add(f"{kind}, damaged profile", picture("RGB"), kind, RGB[:200], **options)
     add(f"{kind}, sRGB", picture("RGB"), kind, ImageCms.ImageCmsProfile(SRGB).tobytes(), **options)
 for kind in ["JPEG", "PNG", "TIFF"]:
     add(f"{kind}, grey", picture("L"), kind, GREY)
-for kind, options in lossless:
+for kind, options in [avif, *lossless]:
     add(f"{kind}, RGBA", picture("RGBA"), kind, RGB, **options)
 add("PNG, grey with alpha", picture("LA"), "PNG", GREY)
 add("JPEG, CMYK", picture("CMYK"), "JPEG", CMYK, quality=90)

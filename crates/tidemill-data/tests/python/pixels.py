@@ -1,6 +1,7 @@
 """Random images in all formats that are decoded, with Pillow's pixels, full size and resized."""
 
 import io
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -36,6 +37,16 @@ def jpeg(mode: str) -> Callable[[Image.Image, np.random.Generator], Encoded]:
         if mode == "RGB":
             options["subsampling"] = int(rng.integers(3))
         return "JPEG", image.convert("RGB").convert(mode), options
+
+    return encode
+
+
+def avif(mode: str) -> Callable[[Image.Image, np.random.Generator], Encoded]:
+    def encode(image: Image.Image, rng: np.random.Generator) -> Encoded:
+        options = {"quality": int(rng.integers(30, 100)), "speed": 10, "max_threads": 1}
+        options["subsampling"] = str(rng.choice(["4:4:4", "4:2:2", "4:2:0", "4:0:0"]))
+        options["range"] = str(rng.choice(["full", "limited"]))
+        return "AVIF", image.convert(mode), options
 
     return encode
 
@@ -105,13 +116,18 @@ KINDS: dict[str, Callable[[Image.Image, np.random.Generator], Encoded]] = {
     "tiff black and white": plain("TIFF", "1"),
     "tiff alpha": plain("TIFF", "RGBA"),
     "tiff cmyk": plain("TIFF", "CMYK"),
+    "avif": avif("RGB"),
+    "avif again": avif("RGB"),
+    "avif grey": avif("L"),
+    "avif alpha": avif("RGBA"),
 }
+CORPUS = Path(__file__).resolve().parents[4] / "fuzz" / "corpus" / "decode"
 
 
 def metadata(name: str, rng: np.random.Generator) -> dict:
     """An orientation for the formats that have one, and sometimes a colour profile."""
     options = {}
-    if name in {"JPEG", "PNG", "WEBP", "TIFF"}:
+    if name in {"JPEG", "PNG", "WEBP", "TIFF", "AVIF"}:
         if (orientation := int(rng.integers(0, 9))) > 0:
             options["exif"] = Image.Exif()
             options["exif"][0x0112] = orientation
@@ -142,24 +158,39 @@ def crop(rng: np.random.Generator, width: int, height: int) -> list[int]:
     return [int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1)), w, h]
 
 
+def encode(kind: str, rng: np.random.Generator) -> tuple[str, str, bytes, bool]:
+    """A new image: kind, format, bytes, and whether it has a colour profile."""
+    name, image, options = KINDS[kind](draw(rng), rng)
+    options |= metadata(name, rng)
+    out = io.BytesIO()
+    image.save(out, name, **options)
+    return kind, name, out.getvalue(), "icc_profile" in options
+
+
+def read(path: Path) -> tuple[str, str, bytes, bool]:
+    """A stored image: name, format, bytes, and whether it has a colour profile."""
+    data = path.read_bytes()
+    image = Image.open(io.BytesIO(data))
+    return path.name, image.format, data, "icc_profile" in image.info
+
+
 def main(seed: int, folder: Path) -> None:
     rng = np.random.default_rng(seed)
     index = []
-    for number, kind in enumerate(list(KINDS) * EACH):
-        name, image, options = KINDS[kind](draw(rng), rng)
-        options |= metadata(name, rng)
-        out = io.BytesIO()
-        image.save(out, name, **options)
-        image = decode(out.getvalue())
+    drawn = (encode(kind, rng) for kind in list(KINDS) * EACH)
+    # Of AVIF also what Pillow does not write: more bits, other matrices.
+    stored = (read(path) for path in sorted(CORPUS.glob("*.avif")))
+    for number, (kind, name, data, icc) in enumerate(itertools.chain(drawn, stored)):
+        image = decode(data)
         width, height = image.size
         x, y, w, h = crop(rng, width, height)
         size = [int(n) for n in rng.integers(8, 320, 2)]
         resample = str(rng.choice(list(FILTERS)))
         resized = image.resize(size, FILTERS[resample], box=(x, y, x + w, y + h))
-        (folder / f"{number}.bin").write_bytes(out.getvalue())
+        (folder / f"{number}.bin").write_bytes(data)
         (folder / f"{number}.rgb").write_bytes(image.tobytes())
         (folder / f"{number}.resized").write_bytes(resized.tobytes())
-        case = {"kind": kind, "format": name.lower(), "icc": "icc_profile" in options}
+        case = {"kind": kind, "format": name.lower(), "icc": icc}
         case |= {"width": width, "height": height, "crop": [x, y, w, h], "size": size, "resample": resample}
         index.append(case)
     (folder / "index.json").write_text(json.dumps(index))
