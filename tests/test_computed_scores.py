@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -144,12 +145,19 @@ def run_head(path, x, activation):
     return x
 
 
+def find_bound(expected, rank):
+    """The middle of the widest gap near a rank of the aesthetic scores, so that rounding decides nothing."""
+    scores = sorted(scores[0] for scores in expected.values())[rank - 10 : rank + 10]
+    _, bound = max((above - below, (above + below) / 2) for below, above in pairwise(scores))
+    return bound
+
+
 NAMES = ("aesthetic", "nsfw", "clip_similarity")
 
 
 def test_scores_equal_those_of_transformers_and_filter_rows(folder):
     expected = expected_scores(folder)
-    bound = sorted(scores[0] for scores in expected.values())[ROWS // 3]
+    bound = find_bound(expected, ROWS // 3)
     bounds = {"score": {"aesthetic": {"min": bound}}}
     counts = tidemill.preprocess(settings(folder, "first", filter=bounds))["rows"]
     rows = read_rows(folder / "first")
@@ -164,10 +172,10 @@ def test_scores_equal_those_of_transformers_and_filter_rows(folder):
             ("rejected", "score.aesthetic") if is_below else ("kept", None)
         )
     rejected = sum(row["reason"] == "score.aesthetic" for row in rows.values())
-    assert counts["rejected"] - 1 == rejected > ROWS // 4
+    assert counts["rejected"] - 1 == rejected > ROWS // 5
 
     # Another bound: known scores decide, and only newly accepted images are encoded.
-    lower = sorted(scores[0] for scores in expected.values())[ROWS // 6]
+    lower = find_bound(expected, ROWS // 6)
     wider = {"score": {"aesthetic": {"min": lower}}}
     result = tidemill.preprocess(settings(folder, "first", filter=wider))
     assert result["this_run"]["encoded"]["images"] == result["rows"]["kept"] - counts["kept"] > 0

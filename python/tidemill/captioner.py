@@ -45,13 +45,17 @@ def check(captions: Any, count: int) -> list[str | None]:
     for caption in captions:
         if not isinstance(caption, str | None):
             raise TypeError(f"it returned {type(caption).__name__} as a caption, not str or None")
+        # Half of a surrogate pair is no text.
+        (caption or "").encode()
     return captions
 
 
 def main(name: str) -> int:
-    # What the user's code prints is not part of the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # The user's code and its children have standard streams of their own.
+    answers, requests = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
 
     def answer(content: Any) -> None:
         answers.write(json.dumps(content) + "\n")
@@ -63,7 +67,7 @@ def main(name: str) -> int:
         answer({"error": f"{type(error).__name__}: {error}"})
         return 1
     answer("ready")
-    while (request := read_request(sys.stdin.buffer)) is not None:
+    while (request := read_request(requests)) is not None:
         images, captions, keys = request
         try:
             answer({"captions": check(captioner(images, captions, keys), len(captions))})

@@ -1,7 +1,7 @@
 //! Names of columns that this crate writes itself.
 
 /// Columns that `Prepare` writes. A carried column may not have one of these names.
-pub(crate) const OUTPUT_COLUMNS: [&str; 17] = [
+pub(crate) const OUTPUT_COLUMNS: [&str; 18] = [
     "sample_id",
     "key",
     "caption",
@@ -19,6 +19,7 @@ pub(crate) const OUTPUT_COLUMNS: [&str; 17] = [
     "phash",
     "score_pixels",
     "caption_pixels",
+    "known_caption",
 ];
 
 /// Prefixes of the columns that `Prepare` writes for each resolution; the resolution follows.
@@ -26,8 +27,13 @@ const RESOLUTION_COLUMN_PREFIXES: [&str; 3] = ["pixels_", "size_", "crop_"];
 
 /// True if `Prepare` writes a column of this name.
 pub fn is_output_column(name: &str) -> bool {
+    OUTPUT_COLUMNS.contains(&name) || is_resolution_column(name)
+}
+
+/// True if `Prepare` writes a column of this name for a resolution.
+pub fn is_resolution_column(name: &str) -> bool {
     let resolution = RESOLUTION_COLUMN_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
-    OUTPUT_COLUMNS.contains(&name) || resolution.is_some_and(|resolution| resolution.parse::<u32>().is_ok())
+    resolution.is_some_and(|resolution| resolution.parse::<u32>().is_ok())
 }
 
 /// An optional column (Utf8) of source batches: why the source could not read the whole row, as

@@ -8,6 +8,9 @@ use crate::resize::{self, Rect, Resample};
 /// be made.
 pub const PIXELS: &str = "caption_pixels";
 
+/// The column with the captions that a captioner made in an earlier run; null where there are none.
+pub const KNOWN: &str = "known_caption";
+
 /// The square that a captioner gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CaptionerView {

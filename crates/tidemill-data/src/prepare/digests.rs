@@ -1,6 +1,7 @@
 //! Digests of everything that shapes the output of the stage.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -25,7 +26,7 @@ const SCALED_VERSION: u32 = 3;
 
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that after a change only
 /// the columns that it affects are computed again.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Digests {
     /// Which rows are kept, and the carried columns: columns, captions, filters, the content of
     /// their lists, hashes, and how files are parsed.
@@ -40,6 +41,21 @@ pub struct Digests {
     /// Computed scores, by their names: the image column, how images are decoded, the network, and for
     /// scores that depend on the caption what `text` depends on.
     pub scores: BTreeMap<String, String>,
+    /// What decoded images depend on, whatever is done with them.
+    decoded_images: String,
+}
+
+/// Without scores as before there were any: records of evaluations have a digest of this text.
+impl fmt::Debug for Digests {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { rows, images, text, scores, .. } = self;
+        let mut fields = f.debug_struct("Digests");
+        fields.field("rows", rows).field("images", images).field("text", text);
+        if !scores.is_empty() {
+            fields.field("scores", scores);
+        }
+        fields.finish()
+    }
 }
 
 impl Digests {
@@ -60,7 +76,7 @@ impl Digests {
             .captioner_side()
             .map(|_| (&columns.image, prepare.icc, prepare.background, IMAGE_VERSION));
         let text = match &seen {
-            Some(seen) => serde_json::json!((text, seen, is_scaled.then_some(resolutions))),
+            Some(seen) => serde_json::json!((text, seen)),
             None => text,
         };
         let rules = (filter.without_lists(), filters.list_digests(), hashes);
@@ -70,39 +86,20 @@ impl Digests {
             Some(parsing) => digest_json(&(digest, parsing)),
             None => digest,
         };
-        let captioner = caption.captioner_side().filter(|_| is_scaled);
-        let with_captioner = |digest: String| match captioner {
-            Some(side) => digest_json(&(digest, side)),
-            None => digest,
-        };
-        let image = |r: &u32| {
-            let images = digest_images(&columns.image, prepare, *r, is_scaled, seed);
-            (*r, digest(with_captioner(images)))
-        };
+        let image = |r: &u32| (*r, digest(digest_images(&columns.image, prepare, *r, is_scaled, seed)));
         Self {
             rows: digest(digest_json(&(columns, &source.carry, &text, rules, resolutions, &sizes))),
             images: resolutions.iter().map(image).collect(),
             text: digest(digest_json(&(&text, tokenizer.digest()))),
             scores: BTreeMap::new(),
+            decoded_images: digest(digest_json(&(&columns.image, prepare.icc, prepare.background))),
         }
     }
 
-    /// Adds what the computed scores change. Rows depend on their bounds; pixels that are decoded at a
-    /// scale on the size that the network needs.
-    pub(super) fn add_scores(
-        &mut self,
-        scores: &ComputedScores,
-        image: &str,
-        prepare: &PrepareConfig,
-        is_scaled: bool,
-    ) {
-        let Some(view) = scores.view() else { return };
-        if is_scaled {
-            self.images.values_mut().for_each(|images| *images = digest_json(&(&*images, view.side())));
-        }
-        let pixels = (image, prepare.icc, prepare.background, is_scaled.then_some(&self.images));
+    /// Adds what the computed scores change. Rows depend on their bounds.
+    pub(super) fn add_scores(&mut self, scores: &ComputedScores) {
         let digest = |network: &str, uses_caption: bool| {
-            digest_json(&(&pixels, network, uses_caption.then_some(&self.text), IMAGE_VERSION))
+            digest_json(&(&self.decoded_images, network, uses_caption.then_some(&self.text), IMAGE_VERSION))
         };
         let digest_score =
             |score: &ComputedScore| (score.name.clone(), digest(&score.digest, score.uses_caption));

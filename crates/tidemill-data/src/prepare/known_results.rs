@@ -25,6 +25,9 @@ pub const EMBEDDING: &str = "embedding";
 const FIELDS: [&str; 9] =
     ["status", "reason", "caption", "width", "height", "format", "icc", "sha256", "phash"];
 
+/// The prefix of the reason of images that earlier versions could not read.
+const NOW_READABLE: &str = "format: AVIF is not decoded";
+
 /// Prefixes of the reasons that mean that an image is unreadable.
 const UNREADABLE: [&str; 4] = ["format:", "size:", "damaged:", "missing: the image"];
 
@@ -107,6 +110,7 @@ impl<'a> KnownResults<'a> {
             return KnownResult { tensors, ..KnownResult::default() };
         }
         let reason = self.text("reason", row).filter(|_| status == Some(QUARANTINED));
+        let reason = reason.filter(|reason| !reason.starts_with(NOW_READABLE));
         KnownResult {
             info: self.info(row),
             unreadable: reason.filter(|reason| UNREADABLE.iter().any(|kind| reason.starts_with(kind))),

@@ -33,7 +33,7 @@ mod row_selection;
 mod stage;
 mod timing;
 
-pub use self::captioner_view::PIXELS as CAPTION_PIXELS;
+pub use self::captioner_view::{KNOWN as KNOWN_CAPTION, PIXELS as CAPTION_PIXELS};
 pub use self::computed_scores::{
     ComputedScore, ComputedScores, EmbeddingColumn, PIXELS as SCORE_PIXELS, ScoreView,
 };

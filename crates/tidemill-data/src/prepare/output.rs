@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::columns::status::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
-use crate::prepare::captioner_view::{CaptionerView, PIXELS as CAPTION_PIXELS};
+use crate::prepare::captioner_view::{CaptionerView, KNOWN as KNOWN_CAPTION, PIXELS as CAPTION_PIXELS};
 use crate::prepare::config::PrepareConfig;
 use crate::prepare::crop::ResizedCrop;
 use crate::prepare::extra_columns::ExtraColumns;
@@ -101,11 +101,12 @@ impl Output {
         schema: SchemaRef,
     ) -> Result<RecordBatch> {
         let info = || rows.iter().map(|row| row.info);
-        let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(input.ids.clone()), Arc::new(input.keys.clone()), Arc::new(self.captions(input))];
-        columns.extend(
-            input.captions.source_columns().map(|source_columns| Arc::new(source_columns) as ArrayRef),
-        );
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(input.ids.clone()),
+            Arc::new(input.keys.clone()),
+            Arc::new(input.captions.to_array()),
+        ];
+        columns.extend(input.captions.source_columns().map(|sources| Arc::new(sources) as ArrayRef));
         columns.extend([
             Arc::new(info().map(|info| Some(info?.width)).collect::<UInt32Array>()) as ArrayRef,
             Arc::new(info().map(|info| Some(info?.height)).collect::<UInt32Array>()),
@@ -139,17 +140,9 @@ impl Output {
         }
         if let Some(pixels) = self.caption_pixels {
             columns.push(pixels.into_column(rows.iter().map(needs_caption))?);
+            columns.push(known_captions(input, rows.len()));
         }
         Ok(RecordBatch::try_new(schema, columns)?)
-    }
-
-    /// The captions. Those that a captioner made in an earlier run replace the source's.
-    fn captions(&self, input: &Input) -> StringArray {
-        let captions = input.captions.to_array();
-        let Some(known) = input.known.as_ref().filter(|_| self.extra.captioner.is_some()) else {
-            return captions;
-        };
-        captions.iter().enumerate().map(|(row, caption)| known.caption(row).or(caption)).collect()
     }
 }
 
@@ -195,7 +188,10 @@ pub fn output_schema(
         fields.push(Field::new(format!("crop_{resolution}"), fixed_size_list(DataType::UInt32, 4), true));
     }
     fields.extend(extra.scores.pixels_field());
-    fields.extend(extra.captioner.map(|_| Field::new(CAPTION_PIXELS, DataType::LargeBinary, true)));
+    if extra.captioner.is_some() {
+        fields.push(Field::new(CAPTION_PIXELS, DataType::LargeBinary, true));
+        fields.push(Field::new(KNOWN_CAPTION, DataType::Utf8, true));
+    }
     Ok(Arc::new(Schema::new(fields)))
 }
 
@@ -213,6 +209,13 @@ const CONTEXT_I32: i32 = CONTEXT as i32;
 
 fn fixed_size_list(item: DataType, length: i32) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new_list_field(item, true)), length)
+}
+
+/// The captions that a captioner made in an earlier run. The source's stay in `caption`, because scores
+/// compare images with them.
+fn known_captions(input: &Input, rows: usize) -> ArrayRef {
+    let known = |row| input.known.as_ref().and_then(|known| known.caption(row));
+    Arc::new((0..rows).map(known).collect::<StringArray>())
 }
 
 /// True if a captioner has to make the row's caption.

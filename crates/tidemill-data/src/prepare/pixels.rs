@@ -84,12 +84,8 @@ impl PixelWriter {
     pub fn decode_image(&self, plan: &Plan) -> Result<Strip, RowError> {
         let bytes = plan.image.clone()?;
         let crops = || plan.crops.iter().flatten();
-        let sides = self.scores.view().map(|view| view.side()).into_iter();
-        let sides = sides.chain(self.captioner.map(|captioner| captioner.side));
-        let views = sides.map(|side| (plan.size.0.min(plan.size.1), side));
         let lengths =
             crops().flat_map(|ResizedCrop { crop, size }| [(crop.width, size.0), (crop.height, size.1)]);
-        let lengths = lengths.chain(views.filter(|(length, target)| length >= target));
         let scale = if self.is_scaled { Scale::smallest_for(lengths) } else { Scale::FULL };
         let size = scale.scale_size(plan.size);
         let columns = crops().map(|ResizedCrop { crop, size: target }| {

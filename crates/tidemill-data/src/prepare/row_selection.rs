@@ -130,7 +130,9 @@ impl RowSelector {
         if let Some(error) = unreadable {
             return finish(Outcome::Quarantined(error), &facts);
         }
-        if let Some(rejected) = self.scores.find_rejection(&scores) {
+        let needs_phash = self.hashes.phash && facts.phash.is_none();
+        // Lists of hashes come first, as where scores are computed.
+        if let Some(rejected) = self.scores.find_rejection(&scores).filter(|_| !needs_phash) {
             return finish(Outcome::Rejected(rejected), &facts);
         }
         if let Some(reason) = self.excluded.get(&sample_id) {
@@ -143,7 +145,7 @@ impl RowSelector {
             has_latents: self.resolutions.iter().map(|&r| known.has_latents(r)).collect(),
             is_flipped: self.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1,
             has_text_embedding: known.has_text(),
-            needs_phash: self.hashes.phash && facts.phash.is_none(),
+            needs_phash,
             needs_caption: self.has_captioner && !known.has_text(),
             needs_scores: self.scores.is_missing(&scores, input.known.as_ref(), row),
         };

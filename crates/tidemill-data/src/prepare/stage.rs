@@ -99,10 +99,9 @@ impl Prepare {
     }
 
     /// This stage, which then also prepares what these scores are computed from, and rejects rows by
-    /// scores that an earlier run computed.
+    /// scores that an earlier run computed. Images must not be decoded at a scale.
     pub fn with_scores(mut self, scores: ComputedScores) -> Self {
-        let PixelWriter { is_scaled, .. } = self.pixels;
-        self.digests.add_scores(&scores, &self.columns.columns.image, &self.config, is_scaled);
+        self.digests.add_scores(&scores);
         self.pixels.scores = scores.clone();
         self.extra.scores = scores.clone();
         self.selector.scores = scores;

@@ -3,6 +3,7 @@
 //! the rows alone and not on files, units or order.
 
 mod config;
+mod decide;
 mod mask;
 mod near_duplicates;
 mod plan;

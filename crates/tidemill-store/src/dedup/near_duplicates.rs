@@ -6,22 +6,22 @@
 
 use std::collections::HashMap;
 
+use crate::dedup::decide::{Pair, PairSearch, find_duplicates};
 use crate::dedup::row::Row;
+use crate::error::Result;
 
 /// Pairs held in memory at a time, in addition to one per row: 16 MiB.
 const MAX_PAIRS: usize = 1 << 20;
 
 /// Finds each row that is within `distance` of an earlier kept row. Returns its index and that of
 /// the first such row. The rows must be in order of preference, and their hashes must differ.
-pub fn find_near_duplicates(rows: &[Row], distance: u32) -> Vec<(usize, usize)> {
+pub fn find_near_duplicates(rows: &[Row], distance: u32) -> Result<Vec<Pair>> {
     find_within(rows, distance, MAX_PAIRS)
 }
 
-fn find_within(rows: &[Row], distance: u32, max_pairs: usize) -> Vec<(usize, usize)> {
-    let masks = masks(distance, rows.len());
-    let mut search = Search { rows, distance, max_pairs, masks, duplicates: Vec::new() };
-    search.decide((0..rows.len()).collect());
-    search.duplicates
+fn find_within(rows: &[Row], distance: u32, max_pairs: usize) -> Result<Vec<Pair>> {
+    let search = Search { rows, distance, max_pairs, masks: masks(distance, rows.len()) };
+    find_duplicates(&search, rows.len())
 }
 
 struct Search<'a> {
@@ -30,34 +30,10 @@ struct Search<'a> {
     /// Pairs held in memory at a time, in addition to one per row.
     max_pairs: usize,
     masks: Vec<u64>,
-    /// The duplicates found so far: row, and the kept row.
-    duplicates: Vec<(usize, usize)>,
 }
 
-impl Search<'_> {
-    /// Decides on rows that are near none of the rows kept so far, and returns those of them that
-    /// are kept. If there are more pairs than can be held, it first settles the first half and
-    /// drops rows of the second half that are near its kept rows. So many rows that all look the
-    /// same soon become one.
-    fn decide(&mut self, mut undecided: Vec<usize>) -> Vec<usize> {
-        if let Some(pairs) = self.pairs(&undecided) {
-            let duplicates = decide_pairs(pairs);
-            undecided.retain(|row| duplicates.binary_search_by_key(row, |(row, _)| *row).is_err());
-            self.duplicates.extend(duplicates);
-            return undecided;
-        }
-        let mut second = undecided.split_off(undecided.len() / 2);
-        let mut kept = self.decide(undecided);
-        let near = self.nearest(&kept, &second);
-        second.retain(|row| !near.contains_key(row));
-        self.duplicates.extend(near);
-        kept.extend(self.decide(second));
-        kept
-    }
-
-    /// The pairs (later row, earlier row) that are near each other, or `None` if there are too
-    /// many.
-    fn pairs(&self, rows: &[usize]) -> Option<Vec<(usize, usize)>> {
+impl PairSearch for Search<'_> {
+    fn pairs(&self, rows: &[usize]) -> Result<Option<Vec<Pair>>> {
         let mut pairs = Vec::new();
         for (i, mask) in self.masks.iter().enumerate() {
             // An earlier mask has found the pair already if the pair agrees in all bits of that
@@ -71,16 +47,15 @@ impl Search<'_> {
                     });
                     pairs.extend(near.map(|(_, earlier)| (*later, *earlier)));
                     if pairs.len() > self.max_pairs + rows.len() {
-                        return None;
+                        return Ok(None);
                     }
                 }
             }
         }
-        Some(pairs)
+        Ok(Some(pairs))
     }
 
-    /// For each later row that is near an earlier row: the first such earlier row.
-    fn nearest(&self, earlier: &[usize], later: &[usize]) -> HashMap<usize, usize> {
+    fn nearest(&self, earlier: &[usize], later: &[usize]) -> Result<HashMap<usize, usize>> {
         let mut nearest = HashMap::new();
         let border = later.first().copied().unwrap_or_default();
         let rows = [earlier, later].concat();
@@ -98,9 +73,11 @@ impl Search<'_> {
                 }
             }
         }
-        nearest
+        Ok(nearest)
     }
+}
 
+impl Search<'_> {
     /// The rows with the mask's bits of their hashes, sorted so that rows with the same bits are
     /// adjacent, in order of preference.
     fn sort_by_mask(&self, mask: u64, rows: &[usize]) -> Vec<(u64, usize)> {
@@ -112,21 +89,6 @@ impl Search<'_> {
     fn difference(&self, one: usize, other: usize) -> u64 {
         self.rows[one].phash ^ self.rows[other].phash
     }
-}
-
-/// Decides which rows of the pairs (later row, earlier row) are duplicates. Returns them in
-/// ascending order, each with the first kept row.
-pub fn decide_pairs(mut pairs: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
-    pairs.sort_unstable();
-    let mut duplicates: Vec<(usize, usize)> = Vec::new();
-    // Pairs are sorted by their later row and then by the earlier row, which is decided by then.
-    for (later, earlier) in pairs {
-        let decided = duplicates.last().is_some_and(|(row, _)| *row == later);
-        if !decided && duplicates.binary_search_by_key(&earlier, |(row, _)| *row).is_err() {
-            duplicates.push((later, earlier));
-        }
-    }
-    duplicates
 }
 
 /// One mask for each choice of blocks. More blocks make more masks with more bits each: more
@@ -176,7 +138,7 @@ mod tests {
         let mut rows: Vec<Row> = hashes.map(row).collect();
         rows.sort_by_key(|row| row.phash.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20));
         let sorted = |max_pairs| {
-            let mut found = find_within(&rows, 2, max_pairs);
+            let mut found = find_within(&rows, 2, max_pairs).unwrap();
             found.sort_unstable();
             found
         };

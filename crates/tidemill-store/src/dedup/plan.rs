@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::dedup::config::DedupConfig;
-use crate::dedup::near_duplicates::{self, decide_pairs};
+use crate::dedup::decide;
+use crate::dedup::near_duplicates::find_near_duplicates;
 use crate::dedup::row::Row;
 use crate::dedup::similar::{Embeddings, SimilarSearch};
 use crate::error::Result;
@@ -79,7 +80,7 @@ impl DedupConfig {
         if let Some(near) = self.near {
             rows = keep_first_of_each(rows, |row| row.phash, Reason::Near, &mut equals);
             rows.sort_unstable_by_key(Row::preference);
-            for (row, kept) in near_duplicates::find_near_duplicates(&rows, near.phash_distance) {
+            for (row, kept) in find_near_duplicates(&rows, near.phash_distance)? {
                 equals.insert(rows[row].sample_id, (Reason::Near, rows[kept].sample_id));
             }
         }
@@ -87,8 +88,8 @@ impl DedupConfig {
             rows.retain(|row| !equals.contains_key(&row.sample_id));
             rows.sort_unstable_by_key(Row::preference);
             let (cosine, folder) = (similar.cosine as f32, &std::env::temp_dir());
-            let search = SimilarSearch { cosine, memory: SIMILAR_MEMORY, folder };
-            for (row, kept) in decide_pairs(search.find_pairs(&rows, embeddings)?) {
+            let search = SimilarSearch::new(&rows, embeddings, cosine, SIMILAR_MEMORY, folder);
+            for (row, kept) in decide::find_duplicates(&search, rows.len())? {
                 equals.insert(rows[row].sample_id, (Reason::Similar, rows[kept].sample_id));
             }
         }

@@ -1,12 +1,20 @@
 //! The process in which a captioner of the user's runs (`python/tidemill/captioner.py`).
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::python::{find_interpreter, package_script};
+
+/// How long a process may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What precedes the pixels of a request.
 #[derive(Serialize)]
@@ -29,7 +37,8 @@ enum Answer {
 #[derive(Debug)]
 pub struct CaptionerProcess {
     process: Child,
-    requests: ChildStdin,
+    /// `None` once the process is told to end.
+    requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -47,10 +56,12 @@ impl CaptionerProcess {
             .arg(captioner)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C shall reach only this process, which then ends its unit.
+            .process_group(0)
             .spawn()
             .map_err(start_error)?;
         let no_pipe = || start_error(std::io::ErrorKind::BrokenPipe.into());
-        let requests = process.stdin.take().ok_or_else(no_pipe)?;
+        let requests = process.stdin.take();
         let answers = BufReader::new(process.stdout.take().ok_or_else(no_pipe)?);
         let mut started = Self { process, requests, answers };
         match started.read_answer()? {
@@ -74,8 +85,9 @@ impl CaptionerProcess {
     ) -> Result<Vec<Option<String>>> {
         let header = serde_json::to_string(&Request { side, captions, keys });
         let header = header.map_err(|e| failure(&e.to_string()))? + "\n";
-        let sent = self.requests.write_all(header.as_bytes()).and_then(|()| self.requests.write_all(pixels));
-        sent.and_then(|()| self.requests.flush()).map_err(|_| self.ended())?;
+        let requests = self.requests.as_mut().ok_or_else(|| failure("its process was told to end"))?;
+        let sent = requests.write_all(header.as_bytes()).and_then(|()| requests.write_all(pixels));
+        sent.and_then(|()| requests.flush()).map_err(|_| self.end())?;
         match self.read_answer()? {
             Answer::Captions(captions) => Ok(captions),
             Answer::Error(error) => Err(failure(&error)),
@@ -90,23 +102,42 @@ impl CaptionerProcess {
 
     fn read_answer(&mut self) -> Result<Answer> {
         let mut line = String::new();
-        let read = self.answers.read_line(&mut line);
-        match (read, serde_json::from_str(&line)) {
-            (Ok(1..), Ok(answer)) => Ok(answer),
-            _ => Err(self.ended()),
+        match self.answers.read_line(&mut line) {
+            Ok(1..) => serde_json::from_str(&line).map_err(|e| {
+                self.kill();
+                failure(&format!("its process gave an answer that cannot be read: {e}"))
+            }),
+            _ => Err(self.end()),
         }
     }
 
-    fn ended(&mut self) -> Error {
+    /// Ends the process, which should have ended by itself. Returns the error that says so.
+    fn end(&mut self) -> Error {
+        self.kill();
         let status = self.process.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
         failure(&format!("its process has ended ({status}); its own lines say why"))
+    }
+
+    /// Kills the process and those that it has started.
+    fn kill(&mut self) {
+        if let Some(group) = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw)
+            && self.is_running()
+        {
+            // It may have ended meanwhile.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
     }
 }
 
 impl Drop for CaptionerProcess {
+    /// The end of the requests tells the process to end. It has some seconds for that.
     fn drop(&mut self) {
-        // It may have ended before.
-        let _ = self.process.kill();
+        self.requests = None;
+        let deadline = Instant::now() + END_TIMEOUT;
+        while self.is_running() && Instant::now() < deadline {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        self.kill();
         let _ = self.process.wait();
     }
 }

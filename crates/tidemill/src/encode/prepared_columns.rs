@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, LargeBinaryArray, RecordBatch, StringArray};
 use arrow::compute::filter;
 use arrow::datatypes::{DataType, Int32Type, UInt32Type};
+use tidemill_data::columns::names::is_resolution_column;
 use tidemill_data::prepare::CAPTION_PIXELS;
 
 use crate::error::{Error, Result};
@@ -137,9 +138,7 @@ pub(crate) fn text_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a 
 
 /// True for the columns of `Prepare` that are null in rows that are not kept.
 pub(crate) fn is_made_of_kept_rows(name: &str) -> bool {
-    let by_resolution = ["pixels_", "size_", "crop_"];
-    ["token_ids", "flipped", CAPTION_PIXELS].contains(&name)
-        || by_resolution.iter().any(|prefix| name.starts_with(prefix))
+    ["token_ids", "flipped", CAPTION_PIXELS].contains(&name) || is_resolution_column(name)
 }
 
 /// The error for a column of another type than `Prepare` makes.

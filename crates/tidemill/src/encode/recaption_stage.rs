@@ -8,7 +8,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Int32Type};
 use tidemill_data::ClipTokenizer;
-use tidemill_data::prepare::CAPTION_PIXELS;
+use tidemill_data::prepare::{CAPTION_PIXELS, KNOWN_CAPTION};
 use tidemill_data::tokenizer::CONTEXT;
 
 use crate::encode::captioner_process::CaptionerProcess;
@@ -55,9 +55,11 @@ impl RecaptionStage {
         let pixels =
             pixels.as_binary_opt().ok_or_else(|| wrong_type(CAPTION_PIXELS, pixels, "LargeBinary"))?;
         let new = self.describe(batch, pixels)?;
-        let mut batch =
-            if new.iter().any(Option::is_some) { self.replace(batch, &new)? } else { batch.clone() };
-        batch.remove_column(batch.schema().index_of(CAPTION_PIXELS)?);
+        let with_ids = self.replace_token_ids(batch, &new)?;
+        let mut batch = replace_captions(&with_ids, &new)?;
+        for name in [CAPTION_PIXELS, KNOWN_CAPTION] {
+            batch.remove_column(batch.schema().index_of(name)?);
+        }
         Ok(batch)
     }
 
@@ -100,41 +102,46 @@ impl RecaptionStage {
         }
     }
 
-    /// The batch with new captions and their token ids.
-    fn replace(&self, batch: &RecordBatch, new: &[Option<String>]) -> Result<RecordBatch> {
-        let (schema, mut columns) = (batch.schema(), batch.columns().to_vec());
-        let replaced = |name: &str, value: &dyn Fn(&String) -> String| -> Result<StringArray> {
-            let old = text_column(batch, name)?;
-            let new = new.iter().map(|caption| caption.as_ref().map(value));
-            Ok(new.zip(old).map(|(new, old)| new.or(old.map(str::to_owned))).collect())
-        };
-        columns[schema.index_of("caption")?] = Arc::new(replaced("caption", &String::clone)?);
-        let (source, made) = SOURCE;
-        if let Ok(index) = schema.index_of(source) {
-            columns[index] = Arc::new(replaced(source, &|_| made.to_owned())?);
-        }
-        let ids = schema.index_of("token_ids")?;
-        columns[ids] = Arc::new(self.replace_token_ids(columns[ids].as_fixed_size_list_opt(), new)?);
-        Ok(RecordBatch::try_new(schema, columns)?)
-    }
-
-    fn replace_token_ids(
-        &self,
-        old: Option<&FixedSizeListArray>,
-        new: &[Option<String>],
-    ) -> Result<FixedSizeListArray> {
-        let values = old.and_then(|old| old.values().as_primitive_opt::<Int32Type>());
-        let (Some(old), Some(values)) = (old, values) else {
-            return Err(Error::Encode("column `token_ids` is not what Prepare makes".into()));
-        };
-        let mut values = values.values().to_vec();
+    /// The batch with the token ids of new captions.
+    fn replace_token_ids(&self, batch: &RecordBatch, new: &[Option<String>]) -> Result<RecordBatch> {
         let rows: Vec<usize> = (0..new.len()).filter(|row| new[*row].is_some()).collect();
         let captions: Vec<&str> = new.iter().flatten().map(String::as_str).collect();
+        let column = find_column(batch, "token_ids")?;
+        let type_error = || wrong_type("token_ids", column, "FixedSizeList<Int32>");
+        let old = column.as_fixed_size_list_opt().ok_or_else(type_error)?;
+        let values = old.values().as_primitive_opt::<Int32Type>().ok_or_else(type_error)?;
+        let mut values = values.values().to_vec();
         for (row, ids) in rows.iter().zip(self.tokenizer.encode_batch(&captions)) {
             values[row * CONTEXT..(row + 1) * CONTEXT].copy_from_slice(&ids);
         }
-        let field = Arc::new(Field::new_list_field(DataType::Int32, true));
-        let values = Arc::new(Int32Array::from(values));
-        Ok(FixedSizeListArray::try_new(field, CONTEXT as i32, values, old.nulls().cloned())?)
+        let (field, values) = (Field::new_list_field(DataType::Int32, true), Int32Array::from(values));
+        let ids = FixedSizeListArray::try_new(
+            Arc::new(field),
+            CONTEXT as i32,
+            Arc::new(values),
+            old.nulls().cloned(),
+        )?;
+        let (schema, mut columns) = (batch.schema(), batch.columns().to_vec());
+        columns[schema.index_of("token_ids")?] = Arc::new(ids);
+        Ok(RecordBatch::try_new(schema, columns)?)
     }
+}
+
+/// The batch with new captions, and those that the captioner made in an earlier run.
+fn replace_captions(batch: &RecordBatch, new: &[Option<String>]) -> Result<RecordBatch> {
+    let (known, old) = (text_column(batch, KNOWN_CAPTION)?, text_column(batch, "caption")?);
+    let captions = new.iter().zip(known).map(|(new, known)| new.as_deref().or(known));
+    // A captioner may also have kept the source's caption.
+    let captions: Vec<Option<&str>> =
+        captions.zip(old).map(|(caption, old)| caption.filter(|caption| Some(*caption) != old)).collect();
+    let (schema, mut columns) = (batch.schema(), batch.columns().to_vec());
+    let replaced: StringArray = captions.iter().zip(old).map(|(caption, old)| caption.or(old)).collect();
+    columns[schema.index_of("caption")?] = Arc::new(replaced);
+    let (source, made) = SOURCE;
+    if let Ok(index) = schema.index_of(source) {
+        let old = text_column(batch, source)?;
+        let replaced = captions.iter().zip(old).map(|(caption, old)| caption.map(|_| made).or(old));
+        columns[index] = Arc::new(replaced.collect::<StringArray>());
+    }
+    Ok(RecordBatch::try_new(schema, columns)?)
 }

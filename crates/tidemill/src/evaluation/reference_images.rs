@@ -34,7 +34,7 @@ impl ReferenceImages {
             source.validate().map_err(|e| run.refuse("eval.reference.source", e.to_string()))?;
             run.file.source = source;
         }
-        let (source, prepare) = (run.source()?, run.prepare()?);
+        let (source, prepare) = (run.source()?, run.prepare_without_scores()?);
         let units = source.units()?.into_iter();
         Ok(Self { source, prepare, resolution, units, batches: None, prepared: VecDeque::new() })
     }

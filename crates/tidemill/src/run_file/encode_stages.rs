@@ -2,13 +2,15 @@
 //! share, the filters that are left for the source's own columns, and the stages before the encoders.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
-use tch::Device;
+use tch::{Device, Kind};
 use tidemill_data::prepare::{ComputedScore, ComputedScores, EMBEDDING, EmbeddingColumn};
 use tidemill_data::{ClipTokenizer, FilterConfig};
 use tidemill_eval::images::ImageProcessor;
-use tidemill_eval::pair_scores::{PairScorer, SIMILARITY, compute_score_digests};
+use tidemill_eval::pair_scores::{PairScoreConfig, PairScorer, SIMILARITY, compute_score_digests};
 use tidemill_models::ClipConfig;
 
 use super::run::Run;
@@ -16,6 +18,11 @@ use crate::encode::{Encode, RecaptionStage, ScoreStage};
 use crate::error::Result;
 
 impl Run {
+    /// True if scores or embeddings are computed.
+    pub(super) fn has_scores(&self) -> bool {
+        !self.file.score.path.as_os_str().is_empty()
+    }
+
     /// The filters without bounds on computed scores, which no column of the source has.
     pub(super) fn source_filter(&self) -> FilterConfig {
         let mut filter = self.file.filter.clone();
@@ -29,12 +36,12 @@ impl Run {
     /// If the model or a head cannot be read.
     pub(super) fn computed_scores(&self) -> Result<Option<ComputedScores>> {
         let config = &self.file.score;
-        if config.path.as_os_str().is_empty() {
+        if !self.has_scores() {
             return Ok(None);
         }
         let kind = self.file.encode.dtype.to_kind();
-        let mut digests = compute_score_digests(&config.path, config, kind)
-            .map_err(|e| self.refuse("score.path", e.to_string()))?;
+        let mut digests =
+            find_score_digests(config, kind).map_err(|e| self.refuse("score.path", e.to_string()))?;
         let score = |name: &str| ComputedScore {
             name: name.to_owned(),
             bounds: self.file.filter.score.get(name).copied().unwrap_or_default(),
@@ -82,4 +89,32 @@ impl Run {
         let encode = Encode::load(&models, &self.file.encode, device)?;
         Ok(encode.with_scores(scores).with_captioner(recaption))
     }
+}
+
+type ScoreDigests = BTreeMap<String, String>;
+
+/// [`compute_score_digests`], which reads gigabytes, once for files of the same size and time of change: each
+/// stage of a run asks, online in every epoch.
+fn find_score_digests(config: &PairScoreConfig, kind: Kind) -> tidemill_eval::Result<ScoreDigests> {
+    static KNOWN: Mutex<BTreeMap<String, ScoreDigests>> = Mutex::new(BTreeMap::new());
+    let key = format!("{config:?} {kind:?} {:?}", list_files(config));
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(digests) = known.get(&key) {
+        return Ok(digests.clone());
+    }
+    let digests = compute_score_digests(&config.path, config, kind)?;
+    known.insert(key, digests.clone());
+    Ok(digests)
+}
+
+/// The model's and the heads' files with size and time of change.
+fn list_files(config: &PairScoreConfig) -> Vec<(PathBuf, Option<(u64, SystemTime)>)> {
+    let folder = std::fs::read_dir(&config.path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> = folder.chain(config.heads.values().map(|head| head.path.clone())).collect();
+    paths.sort();
+    let state = |path: &PathBuf| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.len(), metadata.modified().ok()?))
+    };
+    paths.into_iter().map(|path| (path.clone(), state(&path))).collect()
 }

@@ -93,17 +93,31 @@ impl Run {
     /// Creates the `Prepare` stage, which runs on the CPU.
     ///
     /// # Errors
-    /// If the tokenizer cannot be read, or sections contradict each other.
+    /// If the tokenizer or the networks of `[score]` cannot be read, or sections contradict each other.
     pub fn prepare(&self) -> Result<Prepare> {
-        let RunFile { source, caption, prepare, dedup, seed, .. } = &self.file;
-        let prepare = &PrepareConfig { hashes: prepare.hashes || dedup.is_set(), ..prepare.clone() };
-        let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
-        let stage = Prepare::new(prepare, &self.source_filter(), source, caption, *seed, tokenizer)
-            .map_err(|e| self.locate(e))?;
+        let stage = self.prepare_without_scores()?;
         Ok(match self.computed_scores()? {
             Some(scores) => stage.with_scores(scores),
             None => stage,
         })
+    }
+
+    /// As [`prepare`](Self::prepare), for uses that compute no scores. Rows that a computed score would
+    /// reject are kept.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_without_scores(&self) -> Result<Prepare> {
+        let RunFile { source, caption, prepare, dedup, seed, .. } = &self.file;
+        let prepare = &PrepareConfig {
+            hashes: prepare.hashes || dedup.is_set(),
+            // Scores and captions are made of whole images, as perceptual hashes are.
+            scaled_decode: prepare.scaled_decode && !self.has_scores() && caption.stage.is_none(),
+            ..prepare.clone()
+        };
+        let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
+        Prepare::new(prepare, &self.source_filter(), source, caption, *seed, tokenizer)
+            .map_err(|e| self.locate(e))
     }
 
     /// The resolution at which training ends and images are drawn.

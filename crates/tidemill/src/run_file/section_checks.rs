@@ -42,6 +42,11 @@ fn check_scores(file: &RunFile, document: &Document) -> Result<()> {
     file.score
         .validate(file.dedup.similar.is_some())
         .map_err(|(key, message)| document.refuse(&key, message))?;
+    let embedding = file.dedup.similar.map(|_| EMBEDDING);
+    if let Some(name) = embedding.filter(|name| file.source.carry.iter().any(|carried| carried == name)) {
+        let message = format!("`{name}` is the column that dedup.similar compares: rename it in the source");
+        return Err(document.refuse("source.carry", message));
+    }
     for name in file.score.names() {
         let is_taken =
             is_output_column(name) || ["text", EMBEDDING].contains(&name) || name.starts_with("latents_");

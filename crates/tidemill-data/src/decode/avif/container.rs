@@ -132,6 +132,11 @@ fn read_cells<'a>(items: &Items<'a>, grid: &Grid, cells: &[u32]) -> Result<Layer
         }
         tiles.push(items.content(cell).ok_or_else(cut_short)?);
     }
+    // Contents may overlap, and each is copied.
+    let bytes: usize = tiles.iter().flatten().map(|part: &&[u8]| part.len()).sum();
+    if bytes > items.file_len() {
+        return Err(AvifError::damaged("the cells of a grid are larger than the file"));
+    }
     Ok(Layer { width, height, tile_width, tile_height, columns, tiles, operating_point })
 }
 

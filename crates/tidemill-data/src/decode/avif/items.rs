@@ -38,6 +38,9 @@ pub struct Items<'a> {
     item_data: &'a [u8],
 }
 
+/// More than the cells of the largest grid, and their alpha planes.
+const MAX_ITEMS: usize = 1 << 18;
+
 impl<'a> Items<'a> {
     /// Reads the content of a `meta` box; `None` if it is damaged.
     pub fn read(file: &'a [u8], meta: &'a [u8]) -> Option<Self> {
@@ -91,6 +94,11 @@ impl<'a> Items<'a> {
         [exif, describing(*b"mime", b"application/rdf+xml")]
     }
 
+    /// Bytes of the file.
+    pub fn file_len(&self) -> usize {
+        self.file.len()
+    }
+
     /// The parts of an item's content. Their length is never more than the file's, although parts may
     /// overlap.
     pub fn content(&self, item: &Item) -> Option<Vec<&'a [u8]>> {
@@ -104,8 +112,11 @@ impl<'a> Items<'a> {
         item.extents.iter().map(part).collect()
     }
 
-    fn item(&mut self, number: u32) -> &mut Item<'a> {
-        self.items.entry(number).or_default()
+    /// The item of a number, made if there is none. `None` if there are too many: a few bytes would each
+    /// take some hundred of memory.
+    fn item(&mut self, number: u32) -> Option<&mut Item<'a>> {
+        let has_room = self.items.len() < MAX_ITEMS || self.items.contains_key(&number);
+        has_room.then(|| self.items.entry(number).or_default())
     }
 
     fn read_types(&mut self, mut reader: Reader<'a>) -> Option<()> {
@@ -118,7 +129,7 @@ impl<'a> Items<'a> {
             let _protection = reader.u16()?;
             let kind = reader.bytes(4)?.try_into().ok()?;
             let _name = reader.text();
-            let item = self.item(number);
+            let item = self.item(number)?;
             item.kind = kind;
             item.mime = if &kind == b"mime" { reader.text() } else { b"" };
         }
@@ -140,7 +151,7 @@ impl<'a> Items<'a> {
             let method = if version > 0 { reader.u16()? & 15 } else { 0 };
             let _data_reference = reader.u16()?;
             let base = reader.number(base_size)?;
-            let item = self.item(number);
+            let item = self.item(number)?;
             item.is_in_item_data = method == 1;
             for _ in 0..reader.u16()? {
                 if version > 0 {
@@ -162,7 +173,7 @@ impl<'a> Items<'a> {
         let wide = version > 0;
         for (kind, content) in boxes(reader.0) {
             let mut reader = Reader(content);
-            let item = self.item(reader.narrow_or_wide(wide)?);
+            let item = self.item(reader.narrow_or_wide(wide)?)?;
             for _ in 0..reader.u16()? {
                 let target = reader.narrow_or_wide(wide)?;
                 match &kind {
@@ -184,7 +195,7 @@ impl<'a> Items<'a> {
             let mut reader = Reader(content);
             let (version, flags) = reader.version_and_flags()?;
             for _ in 0..reader.u32()? {
-                let item = self.item(reader.narrow_or_wide(version > 0)?);
+                let item = self.item(reader.narrow_or_wide(version > 0)?)?;
                 for _ in 0..reader.u8()? {
                     // The uppermost bit says whether the property is essential.
                     let (index, essential) = if flags & 1 == 1 {

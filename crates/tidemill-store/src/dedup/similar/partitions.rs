@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 
-use super::cell_pairs::{Cell, search_cells};
+use super::cell_pairs::{Cell, CellSearch};
+use crate::dedup::decide::Pair;
 use crate::error::{Error, Result};
 
 /// The most files that are open at a time.
@@ -53,17 +54,20 @@ impl Partitions {
         file.write_all(&record).map_err(|e| failure(&self.folder, e))
     }
 
-    /// The pairs of all cells, as [`SimilarSearch::find_pairs`] describes them; not sorted.
+    /// The pairs of all cells; `None` if there are too many.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn search(self, cosine: f32) -> Result<Vec<(usize, usize)>> {
+    pub fn search(self, search: &CellSearch) -> Result<Option<Vec<Pair>>> {
         let mut pairs = Vec::new();
         for file in self.files {
             let bytes = read_back(file).map_err(|e| failure(&self.folder, e))?;
-            pairs.extend(search_cells(&split_cells(&bytes, self.width), self.width, cosine));
+            pairs.extend(search.search(&split_cells(&bytes, self.width)));
+            if search.has_too_many() {
+                return Ok(None);
+            }
         }
-        Ok(pairs)
+        Ok(Some(pairs))
     }
 }
 

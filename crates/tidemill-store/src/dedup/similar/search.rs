@@ -1,14 +1,18 @@
 //! The whole search.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 
 use half::f16;
 
+use super::cell_pairs::{CellSearch, Wanted};
 use super::centroids::{Centroids, choose_cells, draw_sample};
 use super::embeddings::Embeddings;
 use super::partitions::{Partitions, record_bytes};
 use super::products::to_f32;
 use super::ranks::Ranks;
+use crate::dedup::decide::{Pair, PairSearch};
 use crate::dedup::row::Row;
 use crate::error::Result;
 
@@ -18,30 +22,65 @@ const CELLS_PER_ROW: usize = 2;
 /// Embeddings that are assigned to cells at once.
 const BATCH: usize = 1024;
 
-/// How similar images are searched.
-#[derive(Debug, Clone, Copy)]
+/// Pairs held in memory at a time, in addition to one per row: 16 MiB.
+const MAX_PAIRS: usize = 1 << 20;
+
+/// Searches rows with similar embeddings. The result does not depend on the order of the embeddings.
 pub struct SimilarSearch<'a> {
+    rows: &'a [Row],
+    embeddings: &'a dyn Embeddings,
     /// The least cosine of two similar embeddings.
-    pub cosine: f32,
+    cosine: f32,
     /// Bytes of embeddings in memory at a time.
-    pub memory: u64,
+    memory: u64,
     /// The folder of the temporary files.
-    pub folder: &'a Path,
+    folder: &'a Path,
+    /// Pairs held in memory at a time, in addition to one per row.
+    pub(super) max_pairs: usize,
 }
 
-impl SimilarSearch<'_> {
-    /// Finds pairs of similar rows: the index of the later one, and that of the earlier one; sorted. A
-    /// row that is similar to very many earlier ones has pairs with the first of them. `rows` are in order
-    /// of preference. The result does not depend on the order of the embeddings.
-    ///
-    /// # Errors
-    /// If embeddings cannot be read, or temporary files cannot be written.
-    pub fn find_pairs(&self, rows: &[Row], embeddings: &dyn Embeddings) -> Result<Vec<(usize, usize)>> {
-        let ranks = Ranks::new(rows);
+impl PairSearch for SimilarSearch<'_> {
+    fn pairs(&self, rows: &[usize]) -> Result<Option<Vec<Pair>>> {
+        let wanted = Wanted::All { max: self.max_pairs + rows.len() };
+        let Some(mut pairs) = self.search(rows, wanted)? else { return Ok(None) };
+        // Two rows can share two cells.
+        pairs.sort_unstable();
+        pairs.dedup();
+        Ok(Some(pairs))
+    }
+
+    fn nearest(&self, earlier: &[usize], later: &[usize]) -> Result<HashMap<usize, usize>> {
+        let border = later.first().copied().unwrap_or_default() as u32;
+        let pairs = self.search(&[earlier, later].concat(), Wanted::Across { border })?.unwrap_or_default();
+        let mut nearest = HashMap::new();
+        for (row, first) in pairs {
+            let known = nearest.entry(row).or_insert(first);
+            *known = (*known).min(first);
+        }
+        Ok(nearest)
+    }
+}
+
+impl<'a> SimilarSearch<'a> {
+    /// A search among rows in order of preference, that has so many bytes of embeddings in memory and the
+    /// others in a folder.
+    pub fn new(
+        rows: &'a [Row],
+        embeddings: &'a dyn Embeddings,
+        cosine: f32,
+        memory: u64,
+        folder: &'a Path,
+    ) -> Self {
+        Self { rows, embeddings, cosine, memory, folder, max_pairs: MAX_PAIRS }
+    }
+
+    /// The pairs among these rows; `None` if there are too many.
+    fn search(&self, rows: &[usize], wanted: Wanted) -> Result<Option<Vec<Pair>>> {
+        let (embeddings, ranks) = (self.embeddings, Ranks::new(self.rows, rows));
         let sample = draw_sample(rows.len(), self.memory, embeddings, &ranks)?;
         let centroids = Centroids::train(sample, embeddings.width(), choose_cells(rows.len()));
-        let mut partitions =
-            Partitions::create(self.folder, self.partition_count(rows.len(), &centroids), centroids.width())?;
+        let count = self.partition_count(rows.len(), &centroids);
+        let mut partitions = Partitions::create(self.folder, count, centroids.width())?;
         let mut batch = Batch::default();
         embeddings.for_each(&mut |sample_id, values| {
             if let Some(rank) = ranks.get(sample_id) {
@@ -53,10 +92,8 @@ impl SimilarSearch<'_> {
             Ok(())
         })?;
         batch.write(&centroids, &mut partitions)?;
-        let mut pairs = partitions.search(self.cosine)?;
-        pairs.sort_unstable();
-        pairs.dedup();
-        Ok(pairs)
+        let (width, cosine) = (embeddings.width(), self.cosine);
+        partitions.search(&CellSearch { width, cosine, wanted, found: AtomicUsize::new(0) })
     }
 
     /// The number of partitions of which one fits into memory.

@@ -9,6 +9,7 @@ use half::f16;
 
 use super::products::{dot_products, to_f32};
 use super::{Embeddings, SimilarSearch};
+use crate::dedup::decide::{PairSearch, find_duplicates};
 use crate::dedup::row::Row;
 use crate::error::Result;
 
@@ -62,8 +63,10 @@ fn rows_of(embeddings: &InMemory) -> Vec<Row> {
 }
 
 fn find(embeddings: &InMemory, cosine: f32, memory: u64) -> BTreeSet<(usize, usize)> {
-    let search = SimilarSearch { cosine, memory, folder: &std::env::temp_dir() };
-    search.find_pairs(&rows_of(embeddings), embeddings).unwrap().into_iter().collect()
+    let (rows, folder) = (rows_of(embeddings), std::env::temp_dir());
+    let search = SimilarSearch::new(&rows, embeddings, cosine, memory, &folder);
+    let all: Vec<usize> = (0..rows.len()).collect();
+    search.pairs(&all).unwrap().unwrap().into_iter().collect()
 }
 
 /// All pairs, by comparing all with all.
@@ -98,6 +101,28 @@ fn few_rows_are_compared_with_all() {
     let found = find(&embeddings, 0.9, 1 << 30);
     let expected = compare_all(&embeddings, 0.9);
     assert!(found.symmetric_difference(&expected).count() <= 2 && expected.len() > 100);
+}
+
+/// Many that look alike, and few pairs at a time: the halves are settled one after the other.
+#[test]
+fn remaining_rows_are_not_similar_whatever_the_pair_limit() {
+    let embeddings = draw(seed(), 900, 3, 8);
+    let (rows, folder) = (rows_of(&embeddings), std::env::temp_dir());
+    let all = compare_all(&embeddings, 0.9);
+    let decide = |max_pairs| {
+        let mut search = SimilarSearch::new(&rows, &embeddings, 0.9, 1 << 30, &folder);
+        search.max_pairs = max_pairs;
+        let mut found = find_duplicates(&search, rows.len()).unwrap();
+        found.sort_unstable();
+        found
+    };
+    let expected = decide(usize::MAX / 2);
+    for max_pairs in [0, 500, 5000] {
+        assert_eq!(decide(max_pairs), expected, "{max_pairs} of {} pairs", all.len());
+    }
+    let removed: BTreeSet<usize> = expected.iter().map(|(row, _)| *row).collect();
+    assert!(removed.len() > 300 && expected.iter().all(|(_, kept)| !removed.contains(kept)));
+    assert!(!all.iter().any(|(a, b)| !removed.contains(a) && !removed.contains(b)));
 }
 
 proptest! {

@@ -22,7 +22,7 @@ const ROWS: u32 = 6;
 pub fn write_contact_sheet(run: &Run, path: &Path, args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_source()?;
     let source = run.source()?;
-    let prepare = run.prepare()?;
+    let prepare = run.prepare_without_scores()?;
     let options = SheetOptions { tiles: (COLUMNS * ROWS) as usize, seed: args.seed, rejected: args.rejected };
     let tiles = sample_tiles(&*source, &prepare, &run.file.source.columns.image, options)?;
     let (images, captions): (Vec<_>, Vec<_>) =
