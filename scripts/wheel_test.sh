@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-limit=26000000
+limit=25000000
 wheel=$(realpath target/wheels/*.whl)
 program=$(realpath target/wheels/*-linux.tar.gz)
 size=$(stat -c %s "$wheel")

@@ -1,7 +1,6 @@
 //! Digests of everything that shapes the output of the stage.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Serialize;
 
@@ -26,7 +25,7 @@ const SCALED_VERSION: u32 = 3;
 
 /// Digests (BLAKE3, hex) of what shapes each group of output columns, so that after a change only
 /// the columns that it affects are computed again.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
     /// Which rows are kept, and the carried columns: columns, captions, filters, the content of
     /// their lists, hashes, and how files are parsed.
@@ -43,19 +42,6 @@ pub struct Digests {
     pub scores: BTreeMap<String, String>,
     /// What decoded images depend on, whatever is done with them.
     decoded_images: String,
-}
-
-/// Without scores as before there were any: records of evaluations have a digest of this text.
-impl fmt::Debug for Digests {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { rows, images, text, scores, .. } = self;
-        let mut fields = f.debug_struct("Digests");
-        fields.field("rows", rows).field("images", images).field("text", text);
-        if !scores.is_empty() {
-            fields.field("scores", scores);
-        }
-        fields.finish()
-    }
 }
 
 impl Digests {

@@ -52,7 +52,7 @@ impl CellSearch {
             // Rows of this block that have their pair.
             let mut is_done = [false; BLOCK];
             for earlier in cell.chunks(BLOCK) {
-                if self.has_too_many() || earlier[0].0 > later[later.len() - 1].0 {
+                if self.has_too_many() || !self.is_wanted(later[later.len() - 1].0, earlier[0].0) {
                     break;
                 }
                 let products = dot_products(&values, &read_values(earlier), self.width);
