@@ -13,12 +13,13 @@ import pytest
 import tidemill
 import torch
 from helpers import training
+from helpers.pairs import keyed_settings, read_rows
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tidemill import InputError
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
-SIDE, ROWS = 48, 150
+SIDE, ROWS = 48, 100
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def write_rows(path, rng):
     captions = [f"picture {i} of {rng.choice(['a dog', 'two cats', 'the sea'])}" for i in range(ROWS)]
     images[3], captions[5], images[7] = b"no image", None, photo(rng, 31, 90)
     keys = [str(i) for i in range(ROWS)]
-    pq.write_table(pa.table({"key": keys, "jpg": images, "caption": captions}), path, row_group_size=25)
+    pq.write_table(pa.table({"key": keys, "jpg": images, "caption": captions}), path, row_group_size=20)
 
 
 def photo(rng, width, height):
@@ -80,31 +81,7 @@ def settings(folder, output, **more):
             },
         },
     }
-    return {
-        "output": str(folder / output),
-        "source": {
-            "uri": str(folder / "pairs.parquet"),
-            "columns": {"image": "jpg", "caption": "caption", "key": "key"},
-            "rows_per_unit": 40,
-        },
-        "prepare": {"resolutions": [64]},
-        "models": {"path": str(training.ASSETS)},
-        "encode": {"batch_size": 16},
-        "engine": {"device": "cpu"},
-        "score": scores,
-        **more,
-    }
-
-
-def read_rows(output):
-    """All rows of the newest snapshot, by key."""
-    dataset = output / "dataset"
-    newest = max((dataset / "manifest").iterdir(), key=lambda path: int(path.stem))
-    files = [
-        f["path"] for unit in pq.read_table(newest)["files"].to_pylist() for f in unit if f["group"] == "rows"
-    ]
-    rows = [row for path in files for row in pq.read_table(dataset / path).to_pylist()]
-    return {row["key"]: row for row in rows}
+    return keyed_settings(folder, output, batch_size=16, **{"score": scores, **more})
 
 
 def expected_scores(folder):
@@ -147,7 +124,7 @@ def run_head(path, x, activation):
 
 def find_bound(expected, rank):
     """The middle of the widest gap near a rank of the aesthetic scores, so that rounding decides nothing."""
-    scores = sorted(scores[0] for scores in expected.values())[rank - 10 : rank + 10]
+    scores = sorted(scores[0] for scores in expected.values())[rank - 8 : rank + 8]
     _, bound = max((above - below, (above + below) / 2) for below, above in pairwise(scores))
     return bound
 
@@ -240,7 +217,7 @@ def test_similar_images_are_removed_by_their_features(folder):
     features = torch.nn.functional.normalize(getattr(features, "pooler_output", features)).half().float()
     cosines = features @ features.T
     # A bound in the widest gap among few pairs, so that rounding decides nothing.
-    values = cosines[np.tril_indices(len(order), -1)].sort().values[-60:-20]
+    values = cosines[np.tril_indices(len(order), -1)].sort().values[-50:-15]
     gap = (values[1:] - values[:-1]).argmax()
     bound = ((values[gap] + values[gap + 1]) / 2).item()
     remaining, duplicates = [], {}

@@ -2,14 +2,14 @@
 
 import io
 import json
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tidemill
-from helpers import training
-from helpers.pairs import encode_noise, read_dataset
+from helpers.pairs import encode_noise, keyed_settings, read_dataset, read_rows
 from PIL import Image
 
 ROWS, SIDE = 60, 40
@@ -58,20 +58,8 @@ def folder(tmp_path, rng, monkeypatch):
 
 
 def settings(folder, output, captioner="my_captions:Captioner", **more):
-    return {
-        "output": str(folder / output),
-        "source": {
-            "uri": str(folder / "pairs.parquet"),
-            "columns": {"image": "jpg", "caption": "caption", "key": "key"},
-            "rows_per_unit": 20,
-        },
-        "prepare": {"resolutions": [64]},
-        "models": {"path": str(training.ASSETS)},
-        "encode": {"batch_size": 8},
-        "engine": {"device": "cpu"},
-        "caption": {"stage": captioner, "stage_size": SIDE},
-        **more,
-    }
+    caption = {"stage": captioner, "stage_size": SIDE}
+    return keyed_settings(folder, output, **{"caption": caption, **more})
 
 
 def read_seen(folder):
@@ -81,20 +69,18 @@ def read_seen(folder):
     return seen
 
 
-def read_rows(output):
-    """Rows by key, and text embeddings by sample id."""
-    rows, texts = {}, {}
-    for _, tables in read_dataset(output).values():
-        rows.update((row["key"], row) for row in tables["rows.parquet"].to_pylist())
-        if "text.parquet" in tables:
-            table = tables["text.parquet"]
-            texts.update(zip(table["sample_id"].to_pylist(), table.column(3).to_pylist(), strict=True))
-    return rows, texts
+def read_texts(output):
+    """Text embeddings by sample id."""
+    tables = [tables["text.parquet"] for _, tables in read_dataset(output).values()]
+    pairs = [
+        zip(table["sample_id"].to_pylist(), table.column(3).to_pylist(), strict=True) for table in tables
+    ]
+    return dict(chain.from_iterable(pairs))
 
 
 def test_captioner_replaces_captions_once(folder):
     tidemill.preprocess(settings(folder, "out"))
-    rows, texts = read_rows(folder / "out")
+    rows, texts = read_rows(folder / "out"), read_texts(folder / "out")
     assert sorted(read_seen(folder), key=int) == [str(i) for i in range(ROWS) if i != 13]
     assert (folder / "died").exists()
     images = {row["key"]: row["jpg"] for row in pq.read_table(folder / "pairs.parquet").to_pylist()}
@@ -120,7 +106,7 @@ def test_captioner_replaces_captions_once(folder):
     plain = settings(folder, "plain", caption={})
     plain["source"]["uri"] = str(folder / "captioned.parquet")
     tidemill.preprocess(plain)
-    plain_rows, plain_texts = read_rows(folder / "plain")
+    plain_rows, plain_texts = read_rows(folder / "plain"), read_texts(folder / "plain")
     for key, row in rows.items():
         if row["status"] == "kept":
             ours = np.frombuffer(texts[row["sample_id"]], np.float16).astype(np.float32)
@@ -136,7 +122,7 @@ def test_captioner_replaces_captions_once(folder):
     accepted = {key for key, side in sides.items() if 70 <= side < 90}
     assert set(read_seen(folder)) == accepted
     assert result["this_run"]["encoded"]["captions"] == len(accepted)
-    for key, row in read_rows(folder / "out")[0].items():
+    for key, row in read_rows(folder / "out").items():
         if row["status"] == "kept" and key not in ("5", "6"):
             assert row["caption"].startswith("again" if key in accepted else "seen")
 

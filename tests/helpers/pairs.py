@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from helpers.training import ASSETS
+
 
 def encode_noise(rng, width, height):
     """A JPEG of noise."""
@@ -36,6 +38,26 @@ def pairs_settings(run, folder):
     engine = {"device": "cpu", "encode": {"threads": 1}}
     source = {"uri": f"{folder}/*.parquet", "rows_per_unit": 25, "columns": run["source"]["columns"]}
     return {**run, "engine": engine, "source": source, "validation": {"share": 0.1}}
+
+
+def keyed_settings(folder, output, batch_size=8, **more):
+    """A run over the columns `key`, `jpg` and `caption` of `pairs.parquet`, with units of 20 rows."""
+    columns = {"image": "jpg", "caption": "caption", "key": "key"}
+    return {
+        "output": str(folder / output),
+        "source": {"uri": str(folder / "pairs.parquet"), "columns": columns, "rows_per_unit": 20},
+        "prepare": {"resolutions": [64]},
+        "models": {"path": str(ASSETS)},
+        "encode": {"batch_size": batch_size},
+        "engine": {"device": "cpu"},
+        **more,
+    }
+
+
+def read_rows(output):
+    """All rows of the newest snapshot, by key."""
+    tables = [tables["rows.parquet"] for _, tables in read_dataset(output).values()]
+    return {row["key"]: row for table in tables for row in table.to_pylist()}
 
 
 def read_dataset(output):

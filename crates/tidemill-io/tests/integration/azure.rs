@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use tidemill_io::{Location, block_on, uri};
 
-use crate::support::{assert_one_concurrent_put_succeeds, repeating_bytes};
+use crate::support::{assert_one_concurrent_put_succeeds, assert_upload_appears_whole, repeating_bytes};
 
 /// A folder of the container.
 fn open(folder: &str) -> (String, Location) {
@@ -41,13 +41,7 @@ fn azure_listings_continue_after_a_page_of_5000_keys() {
 #[ignore = "needs Azurite: make test-stores"]
 fn azure_takes_large_objects_in_parts_and_gives_ranges_of_them() {
     let (_, location) = open("a b/ü");
-    let whole = repeating_bytes(20_000_000);
-    let mut upload = location.upload("big");
-    upload.write(whole.slice(..11_000_000)).unwrap();
-    assert!(location.get_if_present("big").unwrap().is_none());
-    upload.write(whole.slice(11_000_000..)).unwrap();
-    assert_eq!(upload.finish().unwrap(), (20_000_000, tidemill_io::Checksum::compute(&whole)));
-    assert_eq!(location.get("big").unwrap(), whole);
+    let whole = assert_upload_appears_whole(&location);
     location.put("put", whole.clone()).unwrap();
     assert_eq!(location.get_range("put", 7..11).unwrap(), whole.slice(7..11));
     assert_eq!(location.get_range("put", 5..19_000_000).unwrap(), whole.slice(5..19_000_000));

@@ -3,7 +3,9 @@
 use tidemill_io::{Location, block_on, uri};
 use tidemill_testing::{Fault, S3Server};
 
-use crate::support::{assert_one_concurrent_put_succeeds, open, repeating_bytes};
+use crate::support::{
+    assert_one_concurrent_put_succeeds, assert_upload_appears_whole, open, repeating_bytes,
+};
 
 #[test]
 fn exactly_one_concurrent_conditional_put_succeeds() {
@@ -43,13 +45,7 @@ fn listed_objects_are_readable_and_folder_markers_are_hidden() {
 fn large_objects_are_uploaded_in_parts_and_appear_whole() {
     let server = S3Server::start(&["large"]);
     let location = open(&server, "s3://large");
-    let whole = repeating_bytes(20_000_000);
-    let mut upload = location.upload("big");
-    upload.write(whole.slice(..11_000_000)).unwrap();
-    assert!(location.get_if_present("big").unwrap().is_none());
-    upload.write(whole.slice(11_000_000..)).unwrap();
-    assert_eq!(upload.finish().unwrap(), (20_000_000, tidemill_io::Checksum::compute(&whole)));
-    assert_eq!(location.get("big").unwrap(), whole);
+    let whole = assert_upload_appears_whole(&location);
     location.put("put", whole.clone()).unwrap();
     assert_eq!(location.get_range("put", 7..11).unwrap(), whole.slice(7..11));
     location.delete("big").unwrap();

@@ -34,6 +34,18 @@ pub fn repeating_bytes(n: usize) -> Bytes {
     (0..n).map(|i| (i % 251) as u8).collect()
 }
 
+/// Uploads an object of several parts as `big`, which is absent until the upload ends. Returns its bytes.
+pub fn assert_upload_appears_whole(location: &Location) -> Bytes {
+    let whole = repeating_bytes(20_000_000);
+    let mut upload = location.upload("big");
+    upload.write(whole.slice(..11_000_000)).unwrap();
+    assert!(location.get_if_present("big").unwrap().is_none());
+    upload.write(whole.slice(11_000_000..)).unwrap();
+    assert_eq!(upload.finish().unwrap(), (20_000_000, tidemill_io::Checksum::compute(&whole)));
+    assert_eq!(location.get("big").unwrap(), whole);
+    whole
+}
+
 /// Puts objects from many threads at once, and finds of each the one content whose put succeeded.
 pub fn assert_one_concurrent_put_succeeds(location: &Location) {
     for round in 0..20 {

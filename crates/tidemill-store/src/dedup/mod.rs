@@ -14,4 +14,4 @@ pub use config::{DedupConfig, NearConfig, SimilarConfig};
 pub use mask::Mask;
 pub use plan::{Duplicate, Reason};
 pub use row::{Row, read_rows};
-pub use similar::{DatasetEmbeddings, EMBEDDING, Embeddings};
+pub use similar::{DatasetEmbeddings, Embeddings};

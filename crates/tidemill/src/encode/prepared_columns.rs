@@ -137,7 +137,7 @@ pub(crate) fn text_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a 
 }
 
 /// True for the columns of `Prepare` that are null in rows that are not kept.
-pub(crate) fn is_made_of_kept_rows(name: &str) -> bool {
+pub(crate) fn is_null_unless_kept(name: &str) -> bool {
     ["token_ids", "flipped", CAPTION_PIXELS].contains(&name) || is_resolution_column(name)
 }
 

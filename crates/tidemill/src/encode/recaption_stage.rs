@@ -15,8 +15,11 @@ use crate::encode::captioner_process::CaptionerProcess;
 use crate::encode::prepared_columns::{find_column, text_column, wrong_type};
 use crate::error::{Error, Result};
 
-/// The column that says where a caption comes from, and what it says of new ones.
-const SOURCE: (&str, &str) = ("caption_source", "caption.stage");
+/// The column that says where a caption comes from.
+const CAPTION_SOURCE: &str = "caption_source";
+
+/// What that column says of captions that a captioner made.
+const MADE_BY_CAPTIONER: &str = "caption.stage";
 
 /// Replaces captions.
 #[derive(Debug)]
@@ -137,10 +140,10 @@ fn replace_captions(batch: &RecordBatch, new: &[Option<String>]) -> Result<Recor
     let (schema, mut columns) = (batch.schema(), batch.columns().to_vec());
     let replaced: StringArray = captions.iter().zip(old).map(|(caption, old)| caption.or(old)).collect();
     columns[schema.index_of("caption")?] = Arc::new(replaced);
-    let (source, made) = SOURCE;
-    if let Ok(index) = schema.index_of(source) {
-        let old = text_column(batch, source)?;
-        let replaced = captions.iter().zip(old).map(|(caption, old)| caption.map(|_| made).or(old));
+    if let Ok(index) = schema.index_of(CAPTION_SOURCE) {
+        let old = text_column(batch, CAPTION_SOURCE)?;
+        let made = |caption: &Option<&str>| caption.map(|_| MADE_BY_CAPTIONER);
+        let replaced = captions.iter().zip(old).map(|(caption, old)| made(caption).or(old));
         columns[index] = Arc::new(replaced.collect::<StringArray>());
     }
     Ok(RecordBatch::try_new(schema, columns)?)

@@ -17,7 +17,7 @@ use tidemill_eval::pair_scores::PairScorer;
 use tidemill_torch::guard;
 
 use crate::encode::encoded_column::quarantine_failed;
-use crate::encode::prepared_columns::{find_column, is_made_of_kept_rows, text_column, wrong_type};
+use crate::encode::prepared_columns::{find_column, is_null_unless_kept, text_column, wrong_type};
 use crate::error::{Error, Result};
 
 /// The reason of a row whose scores cannot be compared with anything.
@@ -167,7 +167,7 @@ fn remove_tensors(batch: &RecordBatch, rows: &[bool]) -> Result<RecordBatch> {
     let schema = batch.schema();
     let columns =
         schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
-            match is_made_of_kept_rows(field.name()) {
+            match is_null_unless_kept(field.name()) {
                 true => Ok(nullif(column, &rows)?),
                 false => Ok(column.clone()),
             }

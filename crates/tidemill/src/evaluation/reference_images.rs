@@ -1,4 +1,5 @@
-//! The reference images: the kept rows of a source, filtered, cropped and resized as for training.
+//! The reference images: the kept rows of a source, filtered, cropped and resized as for training. Computed
+//! scores reject none of them.
 
 use std::collections::VecDeque;
 use std::vec;
@@ -7,7 +8,7 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::UInt32Type;
 use tidemill_data::decode::Rgb8;
 use tidemill_data::source::{Batches, Source};
-use tidemill_data::{InputUnit, Prepare};
+use tidemill_data::{Digests, InputUnit, Prepare};
 use tidemill_eval::towers::Picture;
 
 use crate::error::{Error, Result};

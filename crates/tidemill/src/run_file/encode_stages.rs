@@ -41,7 +41,7 @@ impl Run {
         }
         let kind = self.file.encode.dtype.to_kind();
         let mut digests =
-            find_score_digests(config, kind).map_err(|e| self.refuse("score.path", e.to_string()))?;
+            cached_score_digests(config, kind).map_err(|e| self.refuse("score.path", e.to_string()))?;
         let score = |name: &str| ComputedScore {
             name: name.to_owned(),
             bounds: self.file.filter.score.get(name).copied().unwrap_or_default(),
@@ -95,7 +95,7 @@ type ScoreDigests = BTreeMap<String, String>;
 
 /// [`compute_score_digests`], which reads gigabytes, once for files of the same size and time of change: each
 /// stage of a run asks, online in every epoch.
-fn find_score_digests(config: &PairScoreConfig, kind: Kind) -> tidemill_eval::Result<ScoreDigests> {
+fn cached_score_digests(config: &PairScoreConfig, kind: Kind) -> tidemill_eval::Result<ScoreDigests> {
     static KNOWN: Mutex<BTreeMap<String, ScoreDigests>> = Mutex::new(BTreeMap::new());
     let key = format!("{config:?} {kind:?} {:?}", list_files(config));
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

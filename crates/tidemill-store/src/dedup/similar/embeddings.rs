@@ -8,7 +8,7 @@ use crate::dataset::reader::Dataset;
 use crate::error::{Error, Result};
 
 /// The column of `rows.parquet` with embeddings: f16, little-endian, of unit length.
-pub const COLUMN: &str = "embedding";
+const COLUMN: &str = "embedding";
 
 /// Embeddings that can be read several times.
 pub trait Embeddings {

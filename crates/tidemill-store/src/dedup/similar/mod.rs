@@ -21,5 +21,5 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-pub use self::embeddings::{COLUMN as EMBEDDING, DatasetEmbeddings, Embeddings};
+pub use self::embeddings::{DatasetEmbeddings, Embeddings};
 pub use self::search::SimilarSearch;

@@ -30,7 +30,8 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// Creates `count` files, or as many as may be open. They have no names, so that nothing is left if the process dies.
+    /// Creates `count` files, or as many as may be open. They have no names, so that nothing is left if the
+    /// process dies.
     ///
     /// # Errors
     /// If the folder cannot be written to.
