@@ -110,7 +110,7 @@ def draw_soak(
     stem: Path,
     memory: Sequence[tuple[float, float]],
     rates: Mapping[float, float],
-    troubles: Sequence[tuple[float, str]],
+    interruptions: Sequence[tuple[float, str]],
 ) -> None:
     """Draws resident memory and rows per second by the rows done, and where processes ended early."""
     with pyplot.rc_context(STYLE):
@@ -119,7 +119,7 @@ def draw_soak(
         _describe(upper, "Resident memory of preprocess", "", "MiB")
         lower.plot(*zip(*rates.items(), strict=True), "o-", markersize=3, color=OUR_COLOUR)
         _describe(lower, "Rate", "rows done", "rows/s")
-        for rows, name in troubles:
+        for rows, name in interruptions:
             for axes in (upper, lower):
                 axes.axvline(rows, color=OFFLINE, linestyle=":", zorder=0)
             lower.text(rows, 0, f" {name}", rotation=90, va="bottom", fontsize=8, color=OFFLINE)

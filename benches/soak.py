@@ -21,9 +21,9 @@ import numpy as np
 
 from benches import plots, report, runner, soak_check
 from benches.runner import BenchError
+from benches.soak_interruptions import Interruption, Kill, MissingSource, SmallDisk, enter_private_mounts
 from benches.soak_pairs import FAULTS, Pairs, draw_pairs, write_run_file
 from benches.soak_run import Commit, Sample, Soak
-from benches.soak_troubles import Kill, MissingSource, SmallDisk, Trouble, enter_private_mounts
 
 FOLDER = runner.RESULTS / "soak"
 DISK, RUN_FILE = FOLDER / "disk", FOLDER / "run.toml"
@@ -70,16 +70,16 @@ class Change:
         return [self.name, *figures, goal]
 
 
-def plan_troubles(pairs: Pairs, disk: SmallDisk | None, seed: int) -> list[tuple[int, Trouble]]:
-    """Troubles in a drawn order, each with the number of committed units at which it comes.
+def plan_interruptions(pairs: Pairs, disk: SmallDisk | None, seed: int) -> list[tuple[int, Interruption]]:
+    """Interruptions in a drawn order, each with the number of committed units at which it comes.
 
     All come in the first half, so that one process makes the second half.
     """
     rng = random.Random(seed)
-    troubles = [*[Kill()] * KILLS, MissingSource(pairs.folder), *([disk] if disk else [])]
-    rng.shuffle(troubles)
-    points = rng.sample(range(2, pairs.units // 2), len(troubles))
-    return list(zip(sorted(points), troubles, strict=True))
+    interruptions = [*[Kill()] * KILLS, MissingSource(pairs.folder), *([disk] if disk else [])]
+    rng.shuffle(interruptions)
+    points = rng.sample(range(2, pairs.units // 2), len(interruptions))
+    return list(zip(sorted(points), interruptions, strict=True))
 
 
 def measure_rates(commits: Sequence[Commit], parts: int) -> dict[float, float]:
@@ -101,7 +101,7 @@ def measure_rates(commits: Sequence[Commit], parts: int) -> dict[float, float]:
     return {float((part + 0.5) / parts * total): float(rows[part] / seconds[part]) for part in measured}
 
 
-def settled(samples: Sequence[Sample]) -> list[Sample]:
+def after_first_commit(samples: Sequence[Sample]) -> list[Sample]:
     """The samples of processes that have committed a unit, and so have loaded their models."""
     at_start: dict[int, int] = {}
     for sample in samples:
@@ -111,7 +111,7 @@ def settled(samples: Sequence[Sample]) -> list[Sample]:
 
 def measure_changes(soak: Soak, units: int) -> list[Change]:
     rates = list(measure_rates(list(soak.commits.values()), 10).values())
-    memory = settled(soak.samples)
+    memory = after_first_commit(soak.samples)
     first = median(sample.rss_mib for sample in memory if sample.units <= units / 10)
     last = median(sample.rss_mib for sample in memory if sample.units > units * 9 / 10)
     return [Change("rows/s", rates[0], rates[-1]), Change("resident memory, MiB", first, last)]
@@ -136,14 +136,15 @@ def check(result: dict, pairs: Pairs) -> None:
 
 def page(head: str, pairs: Pairs, soak: Soak, changes: Sequence[Change], result: dict, seconds: float) -> str:
     outcomes = [[outcome, f"{rows:,}"] for outcome, rows in pairs.count_outcomes().items()]
-    troubles = ", ".join(f"{name} after {units}" for units, name in soak.troubles)
+    interruptions = [f"{name} after {units}" for units, name in soak.interruptions]
     stages = ", ".join(
         f"{stage['stage']} {stage['utilisation']:.0%}" for stage in result["this_run"]["stages"]
     )
     parts = [
         head,
         report.table(["", "first tenth", "last tenth", "change", "goal"], [c.cells() for c in changes]),
-        f"{seconds / 60:.0f} minutes in {len(soak.troubles) + 1} processes, {pairs.units} units: {troubles}. "
+        f"{seconds / 60:.0f} minutes in {len(interruptions) + 1} processes, {pairs.units} units: "
+        f"{', '.join(interruptions)}. "
         f"In the last process the threads of each stage were busy: {stages}.",
         f"{len(FAULTS)} kinds of faults; each row's outcome is the one that it was drawn with:",
         report.table(["outcome", "rows"], outcomes),
@@ -154,13 +155,13 @@ def page(head: str, pairs: Pairs, soak: Soak, changes: Sequence[Change], result:
 
 def draw_chart(soak: Soak, pairs: Pairs, folder: Path) -> None:
     rows = pairs.rows / pairs.units
-    samples = settled(soak.samples)
+    samples = after_first_commit(soak.samples)
     # As many as a chart can show.
     samples = samples[:: len(samples) // POINTS + 1]
     memory = [(sample.units * rows, sample.rss_mib) for sample in samples]
     rates = measure_rates(list(soak.commits.values()), 50)
-    troubles = [(units * rows, name) for units, name in soak.troubles]
-    plots.draw_soak(folder / CHART.name, memory, rates, troubles)
+    interruptions = [(units * rows, name) for units, name in soak.interruptions]
+    plots.draw_soak(folder / CHART.name, memory, rates, interruptions)
 
 
 def open_disk(rows: int) -> SmallDisk | None:
@@ -187,7 +188,7 @@ def bench(args: argparse.Namespace) -> None:
     command = [str(runner.TIDEMILL), "preprocess", str(RUN_FILE), "--json", "--quiet"]
     soak = Soak(command, DISK / "out", FOLDER / "log")
     started = time.monotonic()
-    result = soak.run(plan_troubles(pairs, disk, seed))
+    result = soak.run(plan_interruptions(pairs, disk, seed))
     seconds = time.monotonic() - started
     check(result, pairs)
     report_soak(args, seed, pairs, soak, result, seconds)
@@ -202,7 +203,7 @@ def report_soak(
     draw_chart(soak, pairs, FOLDER if args.quick else CHART.parent)
     if not args.quick:
         about = {"versions": versions, "machine": machine, "seed": seed, "rows": pairs.rows}
-        found = {"changes": [asdict(change) for change in changes], "troubles": soak.troubles}
+        found = {"changes": [asdict(change) for change in changes], "interruptions": soak.interruptions}
         entry = found | {"faults": pairs.count_faults(), "seconds": seconds, "result": result} | about
         report.write_json(runner.RESULTS / "soak.json", [entry])
     report.publish(PAGE, "bench-soak", page(head, pairs, soak, changes, result, seconds), args.quick)
@@ -214,7 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--distinct", type=int, default=4096, help="images that are drawn")
-    parser.add_argument("--seed", type=int, help="seed of pairs and troubles; drawn and printed if not given")
+    parser.add_argument("--seed", type=int, help="of pairs and interruptions; drawn and printed if not given")
     runner.main("soak", bench, parser, quick={"rows": 20_000, "distinct": 256})
 
 

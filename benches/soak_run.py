@@ -1,4 +1,4 @@
-"""A command that is started again after each trouble until it succeeds, and watched meanwhile."""
+"""A command that is started again after each interruption until it succeeds, and watched meanwhile."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benches.runner import BenchError
-from benches.soak_troubles import Trouble
+from benches.soak_interruptions import Interruption
 
 POLL_S = 0.05
 # Time for the last process, and for a process to notice that it cannot continue.
@@ -45,17 +45,17 @@ class Soak:
     output: Path
     log: Path
     samples: list[Sample] = field(default_factory=list)
-    # When each trouble began, in committed units, and its name.
-    troubles: list[tuple[int, str]] = field(default_factory=list)
+    # When each interruption began, in committed units, and its name.
+    interruptions: list[tuple[int, str]] = field(default_factory=list)
     commits: dict[str, Commit] = field(default_factory=dict)
 
-    def run(self, planned: Iterable[tuple[int, Trouble]]) -> dict:
-        """Runs to the end, with a trouble whenever so many units are committed; returns the result."""
-        for number, (units, trouble) in enumerate(planned):
+    def run(self, planned: Iterable[tuple[int, Interruption]]) -> dict:
+        """Runs to the end, with an interruption whenever so many units are committed; returns the result."""
+        for number, (units, interruption) in enumerate(planned):
             with self.start() as process:
-                self.run_until(process, number, units, trouble)
+                self.run_until(process, number, units, interruption)
         with self.start() as process:
-            code, result = self.finish(process, len(self.troubles), RUN_LIMIT_S)
+            code, result = self.finish(process, len(self.interruptions), RUN_LIMIT_S)
         if code != 0:
             raise BenchError(f"the last process ended with {code}:\n{self.read_log()}")
         return result
@@ -71,23 +71,27 @@ class Soak:
             process.kill()
             process.wait()
 
-    def run_until(self, process: subprocess.Popen, number: int, units: int, trouble: Trouble) -> None:
-        """Waits until so many units are committed, then lets the trouble end the process."""
+    def run_until(
+        self, process: subprocess.Popen, number: int, units: int, interruption: Interruption
+    ) -> None:
+        """Waits until so many units are committed, then lets the interruption end the process."""
         while self.watch(process, number) < units:
             time.sleep(POLL_S)
             if process.poll() is not None:
-                raise BenchError(f"process {number} ended before it was {trouble.name}:\n{self.read_log()}")
-        self.troubles.append((len(self.commits), trouble.name))
-        print(f"  {trouble.name} after {len(self.commits)} units", flush=True)
-        trouble.begin(process)
+                what = f"process {number} ended before it was {interruption.name}"
+                raise BenchError(f"{what}:\n{self.read_log()}")
+        self.interruptions.append((len(self.commits), interruption.name))
+        print(f"  {interruption.name} after {len(self.commits)} units", flush=True)
+        interruption.begin(process)
         try:
             code, result = self.finish(process, number, STOP_LIMIT_S)
         finally:
-            trouble.end()
-        wanted = -signal.SIGKILL if trouble.message is None else 1
+            interruption.end()
+        wanted = -signal.SIGKILL if interruption.message is None else 1
         message = result.get("error", {}).get("message", "")
-        if code != wanted or (trouble.message or "") not in message:
-            raise BenchError(f"{trouble.name}: the process ended with {code}: {message}\n{self.read_log()}")
+        if code != wanted or (interruption.message or "") not in message:
+            what = f"{interruption.name}: the process ended with {code}: {message}"
+            raise BenchError(f"{what}\n{self.read_log()}")
 
     def finish(self, process: subprocess.Popen, number: int, limit_s: float) -> tuple[int, dict]:
         """Waits for a process; returns its exit code and result."""

@@ -16,7 +16,7 @@ ATTEMPTS = 100
 IN_NAMESPACE = "TIDEMILL_SOAK_MOUNTS"
 
 
-class Trouble(Protocol):
+class Interruption(Protocol):
     """What ends a process early."""
 
     name: str
@@ -48,14 +48,14 @@ class MissingSource:
     name, message = "source gone", "is gone now"
 
     @property
-    def elsewhere(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}-elsewhere")
+    def hidden_folder(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}-hidden_folder")
 
     def begin(self, process: subprocess.Popen) -> None:
-        self.folder.rename(self.elsewhere)
+        self.folder.rename(self.hidden_folder)
 
     def end(self) -> None:
-        self.elsewhere.rename(self.folder)
+        self.hidden_folder.rename(self.folder)
 
 
 @dataclass(frozen=True)
