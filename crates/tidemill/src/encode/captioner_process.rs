@@ -111,34 +111,34 @@ impl CaptionerProcess {
         }
     }
 
-    /// Ends the process, which should have ended by itself. Returns the error that says so.
+    /// Waits for the end of the process, and kills it if it takes too long. Returns the error that says so.
     fn end(&mut self) -> Error {
-        self.kill();
-        let status = self.process.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-        failure(&format!("its process has ended ({status}); its own lines say why"))
-    }
-
-    /// Kills the process and those that it has started.
-    fn kill(&mut self) {
-        if let Some(group) = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw)
-            && self.is_running()
-        {
-            // It may have ended meanwhile.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-}
-
-impl Drop for CaptionerProcess {
-    /// The end of the requests tells the process to end. It has some seconds for that.
-    fn drop(&mut self) {
         self.requests = None;
         let deadline = Instant::now() + END_TIMEOUT;
         while self.is_running() && Instant::now() < deadline {
             std::thread::sleep(POLL_INTERVAL);
         }
         self.kill();
-        let _ = self.process.wait();
+        let status = self.process.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        failure(&format!("its process has ended ({status}); its own lines say why"))
+    }
+
+    /// Kills the process and those that it has started, if it still runs.
+    fn kill(&mut self) {
+        if let Some(group) = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw)
+            && self.is_running()
+        {
+            // It may have ended meanwhile.
+            let _ = kill_process_group(group, Signal::KILL);
+            let _ = self.process.wait();
+        }
+    }
+}
+
+impl Drop for CaptionerProcess {
+    /// The end of the requests tells the process to end.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
