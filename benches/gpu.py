@@ -53,8 +53,10 @@ class Setting:
     device: str
 
 
-def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[list[str], Path]:
-    """`tidemill train`, or with options of `own_denoiser` what that does.
+def tidemill(
+    setting: Setting, *denoiser: str, recorded: bool = False, **more: object
+) -> tuple[list[str], Path]:
+    """`tidemill train` with more settings, or with options of `own_denoiser` what that does.
 
     And where its steps are.
     """
@@ -69,6 +71,7 @@ def tidemill(setting: Setting, *denoiser: str, recorded: bool = False) -> tuple[
         "train.cuda_graph": recorded,
         # The side is ended before its last step, and so before a checkpoint.
         "train.phase": [{"resolution": setting.pixels, "steps": 10 * setting.steps}],
+        **more,
     }
     (output / "dataset").symlink_to(setting.folder / f"data-{setting.pixels}" / "dataset")
     if denoiser:
@@ -160,16 +163,20 @@ def measure(setting: Setting, name: str, limit_s: float) -> dict[str, float]:
     if name.startswith(report.OURS):
         prepare(setting, setting.pixels)
     arguments, log = SIDES[name](setting)
-    side = Side(name, arguments, line_counter(log))
+    return measure_side(setting, Side(name, arguments, line_counter(log)), limit_s)
+
+
+def measure_side(setting: Setting, side: Side, limit_s: float) -> dict[str, float]:
+    """Images per second after the first steps, and seconds to the first one."""
     measure_alternately([side], setting.steps, turn_s=limit_s, limit_s=limit_s)
     for line in side.stderr.splitlines():
         # Warnings, for example that a kernel of Tidemill cannot be used.
         if "WARN" in line:
-            print(f"  {name}: {line.strip()}", flush=True)
+            print(f"  {side.name}: {line.strip()}", flush=True)
     seconds = side.step_ends[-1] - side.step_ends[WARM - 1]
     # This happens on the fake GPU, for example, which computes nothing.
     if seconds <= 0:
-        raise BenchError(f"{name} took its steps faster than can be measured; --steps makes them more")
+        raise BenchError(f"{side.name} took its steps faster than can be measured; --steps makes them more")
     rate = setting.batch * (setting.steps - WARM) / seconds
     return {"images_per_second": rate, "first_step_s": side.step_ends[0]}
 

@@ -109,12 +109,24 @@ def after_first_commit(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.units > at_start[sample.process]]
 
 
-def measure_changes(soak: Soak, units: int) -> list[Change]:
+def measure_changes(soak: Soak, units: int, rows_per_unit: int) -> list[Change]:
     rates = list(measure_rates(list(soak.commits.values()), 10).values())
     memory = after_first_commit(soak.samples)
-    first = median(sample.rss_mib for sample in memory if sample.units <= units / 10)
-    last = median(sample.rss_mib for sample in memory if sample.units > units * 9 / 10)
-    return [Change("rows/s", rates[0], rates[-1]), Change("resident memory, MiB", first, last)]
+    first = [sample for sample in memory if sample.units <= units / 10]
+    last = [sample for sample in memory if sample.units > units * 9 / 10]
+    return [
+        Change("rows/s", rates[0], rates[-1]),
+        # What other programs on the machine do changes this less than the rate.
+        Change("CPU time of a row, ms", *(cpu_ms_per_row(part, rows_per_unit) for part in (first, last))),
+        Change("resident memory, MiB", *(median(s.rss_mib for s in part) for part in (first, last))),
+    ]
+
+
+def cpu_ms_per_row(samples: Sequence[Sample], rows_per_unit: int) -> float:
+    """CPU time of a row while one process committed these units."""
+    first, last = samples[0], samples[-1]
+    rows = max(1, last.units - first.units) * rows_per_unit
+    return 1000 * (last.cpu_s - first.cpu_s) / rows
 
 
 def inspect() -> dict:
@@ -197,7 +209,7 @@ def bench(args: argparse.Namespace) -> None:
 def report_soak(
     args: argparse.Namespace, seed: int, pairs: Pairs, soak: Soak, result: dict, seconds: float
 ) -> None:
-    changes = measure_changes(soak, pairs.units)
+    changes = measure_changes(soak, pairs.units, pairs.rows_per_unit)
     versions, machine = runner.versions("pyarrow"), runner.machine()
     head = f"{report.measured_on(machine, versions)} {pairs.rows:,} rows, seed {seed}."
     draw_chart(soak, pairs, FOLDER if args.quick else CHART.parent)

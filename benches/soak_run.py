@@ -1,6 +1,7 @@
 """A command that is started again after each interruption until it succeeds, and watched meanwhile."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -24,6 +25,8 @@ class Sample:
     at: float
     process: int
     rss_mib: float
+    # Seconds of CPU time since the process started.
+    cpu_s: float
     # Committed units.
     units: int
 
@@ -114,9 +117,9 @@ class Soak:
             if path.name not in self.commits:
                 rows = json.loads(path.read_text())["counts"]["read"]
                 self.commits[path.name] = Commit(path.stat().st_mtime, number, rows)
-        rss = resident_mib(process.pid)
-        if rss is not None:
-            self.samples.append(Sample(time.time(), number, rss, len(self.commits)))
+        rss, cpu = resident_mib(process.pid), cpu_seconds(process.pid)
+        if rss is not None and cpu is not None:
+            self.samples.append(Sample(time.time(), number, rss, cpu, len(self.commits)))
         return len(self.commits)
 
 
@@ -128,3 +131,13 @@ def resident_mib(pid: int) -> float | None:
         return None
     found = (line for line in status.splitlines() if line.startswith("VmRSS:"))
     return next((int(line.split()[1]) / 1024 for line in found), None)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process, in user and kernel mode; None if it has ended."""
+    try:
+        # The fields after the name, which is in parentheses; utime and stime are the 14th and 15th of all.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -18,6 +18,8 @@ import tidemill
 from helpers import online, training
 from helpers.pairs import encode_noise, pairs_settings, write_pairs
 
+from benches.null_gpu import NullGpu
+
 
 def pytest_configure(config):
     """Draws the seed of all random tests, which the processes of pytest-xdist inherit."""
@@ -171,3 +173,9 @@ def trained_online(scenes, make_once):
         assert not (folder / "dataset").exists()
 
     return make_once("trained-online", fill)[0]
+
+
+@pytest.fixture(scope="session")
+def gpu(tmp_path_factory):
+    """A fake GPU that computes nothing."""
+    return NullGpu(tmp_path_factory.mktemp("null-gpu"))

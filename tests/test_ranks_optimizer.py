@@ -13,12 +13,17 @@ WORKER = """
 import json, os, sys
 import torch.distributed as dist
 from tidemill import _native
+from tidemill.distributed import _make_node_groups
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 for probe in map(json.loads, sys.argv[1:]):
     output = f"{probe['weights']}/{rank}"
     probe["weights"] = f"{output}.safetensors"
+    # Nodes of as many ranks as share the state.
+    groups = _make_node_groups(probe["partitions"])
+    names = [group.group_name for group in (groups.get("node-group"), groups.get("replica-group")) if group]
+    probe["node_groups"] = names or None
     found = _native.probe_optimizer(dist.group.WORLD.group_name, rank, world, json.dumps(probe))
     with open(f"{output}.json", "w") as file:
         json.dump(found, file)
@@ -44,9 +49,10 @@ def torch_adamw(start, gradients, probe):
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_distributed_adamw_matches_pytorch(world, rng, tmp_path):
     probes = []
-    for name, sharded in [("sharded", True), ("whole", False)]:
-        (tmp_path / name).mkdir()
-        probes.append(make_probe(tmp_path / name, world, sharded, rng))
+    for partitions in {1, world // 2, world} if world % 2 == 0 else {1, world}:
+        output = tmp_path / str(partitions)
+        output.mkdir()
+        probes.append(make_probe(output, world, partitions, rng))
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     command = [str(script), *(json.dumps(probe) for probe, *_ in probes)]
@@ -56,7 +62,7 @@ def test_distributed_adamw_matches_pytorch(world, rng, tmp_path):
         check_weights(probe, torch_adamw(start, gradients, probe), world)
 
 
-def make_probe(output, world, sharded, rng):
+def make_probe(output, world, partitions, rng):
     """Draws an optimizer's settings, the weights that it starts from, and the gradients of all ranks."""
     generator = torch.Generator().manual_seed(rng.randrange(2**32))
     shapes = [[rng.randrange(1, 40) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(3, 12))]
@@ -73,7 +79,7 @@ def make_probe(output, world, sharded, rng):
         "frozen": rng.sample(range(len(shapes)), rng.randrange(0, len(shapes))),
         "f32": rng.sample(range(len(shapes)), rng.randrange(0, len(shapes))),
         "steps": steps,
-        "sharded": sharded,
+        "partitions": partitions,
         "bucket_elements": rng.choice([1, 500, 10**6]),
         "micro_batches": rng.randrange(1, 4),
         "bf16": rng.random() < 0.3,
@@ -106,10 +112,10 @@ def check_weights(probe, expected, world):
             # step.
             tolerance = 3e-2 if probe["bf16"] else 3e-3 if probe["bf16_moments"] else 1e-6
             assert worst <= tolerance, f"{shapes} {probe}"
-        check_memory(json.loads((output / f"{rank}.json").read_text()), shapes, probe, world)
+        check_memory(json.loads((output / f"{rank}.json").read_text()), shapes, probe)
 
 
-def check_memory(found, shapes, probe, world):
+def check_memory(found, shapes, probe):
     """Checks a rank's memory: whole working weights, a part of everything else, and padding.
 
     Frozen parameters have neither gradients nor moments.
@@ -118,7 +124,7 @@ def check_memory(found, shapes, probe, world):
     sizes = [int(np.prod(shape)) for shape in shapes]
     count = sum(sizes)
     trained = count - sum(sizes[i] for i in probe["frozen"])
-    parts = world if probe["sharded"] else 1
+    parts = probe["partitions"]
     width = 2 if probe["bf16"] else 4
     working = sum(size * (4 if i in probe["f32"] else width) for i, size in enumerate(sizes))
     # In the worst case each parameter has its own bucket.
@@ -128,7 +134,7 @@ def check_memory(found, shapes, probe, world):
     moments = 2 * (2 if probe["bf16_moments"] else 4)
     needed = 4 * count + moments * trained + (4 * count if probe["ema"] else 0)
     assert needed / parts <= state <= (needed + 4 * padding) / parts
-    if probe["sharded"] and probe["micro_batches"] == 1:
+    if parts > 1 and probe["micro_batches"] == 1:
         # A rank's part, and the buckets in flight.
         largest = max(int(np.prod(shape)) for shape in shapes)
         in_flight = 4 * width * max(min(probe["bucket_elements"], count), largest) + 4 * 4 * 32 * parts

@@ -54,7 +54,13 @@ class NullGpu:
     def environment(self, report: Path) -> Mapping[str, str]:
         """Environment variables with which a process sees the fake GPU and writes a report."""
         path = os.pathsep.join(filter(None, [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH")]))
-        return {"LD_PRELOAD": str(self.library), "LD_LIBRARY_PATH": path, "NULL_GPU_REPORT": str(report)}
+        return {
+            "LD_PRELOAD": str(self.library),
+            "LD_LIBRARY_PATH": path,
+            "NULL_GPU_REPORT": str(report),
+            # Compiled kernels are kept here.
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+        }
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ int cudaDeviceGetPCIBusId(char* id, int room, int) { return snprintf(id, room, "
 int cudaGetDeviceProperties(cudaDeviceProp* device, int) {
   memset(device, 0, sizeof *device);
   strcpy(device->name, "a GPU that computes nothing");
-  device->totalGlobalMem = TOTAL_MEMORY;
+  device->totalGlobalMem = total_memory();
   device->major = 9;
   device->multiProcessorCount = 132;
   device->warpSize = 32;
@@ -73,7 +73,7 @@ const char* cudaGetErrorString(int error) {
 int cudaMalloc(void** out, size_t bytes) {
   if (int error = check_unsafe_call("cudaMalloc")) return error;
   std::lock_guard lock(mutex);
-  if (used_memory + bytes > TOTAL_MEMORY) return last_error = OUT_OF_MEMORY;
+  if (used_memory + bytes > total_memory()) return last_error = OUT_OF_MEMORY;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return last_error = OUT_OF_MEMORY;
   blocks[(char*)at] = bytes;
@@ -98,7 +98,7 @@ int cudaHostAlloc(void** out, size_t bytes, unsigned) {
   return OK;
 }
 int cudaFreeHost(void* at) { return free(at), OK; }
-int cudaMemGetInfo(size_t* left, size_t* all) { return *all = TOTAL_MEMORY, *left = TOTAL_MEMORY - used_memory, OK; }
+int cudaMemGetInfo(size_t* left, size_t* all) { return *all = total_memory(), *left = total_memory() - used_memory, OK; }
 int cudaPointerGetAttributes(cudaPointerAttributes* found, const void* at) {
   std::lock_guard lock(mutex);
   memset(found, 0, sizeof *found);

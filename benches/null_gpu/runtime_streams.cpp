@@ -2,6 +2,11 @@
 
 #include <driver_types.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
 #include "fake_device.h"
 
 extern "C" {
@@ -10,7 +15,15 @@ extern "C" {
 int cudaStreamCreateWithPriority(Stream** out, unsigned, int) { return create(out); }
 int cudaStreamQuery(Stream* stream) { return is_captured(stream) ? count_wait("cudaStreamQuery", true) : check_unsafe_call("cudaStreamQuery"); }
 int cudaStreamSynchronize(Stream* stream) { return count_wait("cudaStreamSynchronize", is_captured(stream)); }
-int cudaDeviceSynchronize() { return count_wait("cudaDeviceSynchronize", capturing); }
+int cudaDeviceSynchronize() {
+  // Microseconds that the device takes for each launch, if it is not to be done at once.
+  static std::atomic<long> done = 0;
+  if (const char* busy = getenv("NULL_GPU_LAUNCH_US")) {
+    long launches = counts.launches;
+    std::this_thread::sleep_for(std::chrono::microseconds(atoi(busy) * (launches - done.exchange(launches))));
+  }
+  return count_wait("cudaDeviceSynchronize", capturing);
+}
 int cudaEventCreate(Event** out) { return create(out); }
 int cudaEventCreateWithFlags(Event** out, unsigned) { return create(out); }
 int cudaEventDestroy(Event* event) { return delete event, OK; }

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 
 @contextmanager
@@ -43,6 +44,8 @@ def process_group() -> Iterator[list[str]]:
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     local_world_sizes = [0] * dist.get_world_size()
     dist.all_gather_object(local_world_sizes, local_world_size, group=host_group)
+    ranks_per_node = math.gcd(*local_world_sizes)
+    node_groups = _make_node_groups(ranks_per_node)
     rank_arguments = [
         f"--process-group={dist.group.WORLD.group_name}",
         f"--host-group={host_group.group_name}",
@@ -50,17 +53,40 @@ def process_group() -> Iterator[list[str]]:
         f"--world-size={dist.get_world_size()}",
         f"--local-rank={_local_rank()}",
         f"--local-world-size={local_world_size}",
-        f"--ranks-per-node={math.gcd(*local_world_sizes)}",
+        f"--ranks-per-node={ranks_per_node}",
+        *(f"--{name}={group.group_name}" for name, group in node_groups.items()),
     ]
     try:
         yield rank_arguments
     finally:
         if not is_own_group:
-            dist.destroy_process_group(host_group)
+            for group in [host_group, *node_groups.values()]:
+                dist.destroy_process_group(group)
     # Not after an exception: the other ranks may be gone, and destroying the group would wait for
     # them.
     if is_own_group:
         dist.destroy_process_group()
+
+
+def _make_node_groups(ranks_per_node: int) -> dict[str, Any]:
+    """Groups of the ranks of this node, and of the ranks with this rank's place on every node.
+
+    None unless there are several nodes of several ranks. Every rank must take part in making every group.
+    """
+    import torch.distributed as dist
+
+    ranks, rank = range(dist.get_world_size()), dist.get_rank()
+    if ranks_per_node in (1, len(ranks)):
+        return {}
+    nodes = [ranks[first : first + ranks_per_node] for first in ranks[::ranks_per_node]]
+    places = [ranks[place::ranks_per_node] for place in range(ranks_per_node)]
+    groups = {}
+    for name, kinds in {"node-group": nodes, "replica-group": places}.items():
+        for members in kinds:
+            group = dist.new_group(list(members))
+            if rank in members:
+                groups[name] = group
+    return groups
 
 
 def exit_failed_rank(code: int) -> None:

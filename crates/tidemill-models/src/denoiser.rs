@@ -40,6 +40,18 @@ pub trait TrainableDenoiser: Denoiser {
         false
     }
 
+    /// Whether its forward pass may wait for the device, as `Tensor.item` does. Such a pass cannot be recorded
+    /// as a CUDA graph.
+    fn may_wait_for_device(&self) -> bool {
+        false
+    }
+
+    /// Elements that one sample's forward pass keeps for the backward pass, without gradient checkpointing;
+    /// `None` if nobody knows.
+    fn activation_elements(&self, _shape: SampleShape) -> Option<u64> {
+        None
+    }
+
     /// Identifies the network in its checkpoints: its kind, and the configuration that tells it
     /// from others of its kind.
     fn identity(&self) -> (&'static str, Value);

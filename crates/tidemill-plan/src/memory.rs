@@ -3,6 +3,28 @@
 
 use serde::Serialize;
 
+/// Which ranks share gradients and optimizer state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateSharding {
+    /// None: each rank has all of it.
+    None,
+    /// Those of a node.
+    Node,
+    /// All.
+    All,
+}
+
+impl StateSharding {
+    /// The number of ranks that share the state, of so many in all and on each node.
+    pub fn partitions(self, ranks: u64, ranks_per_node: u64) -> u64 {
+        match self {
+            Self::None => 1,
+            Self::Node => ranks_per_node.min(ranks),
+            Self::All => ranks,
+        }
+    }
+}
+
 /// How the trainer keeps a network: what decides over its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLayout {
@@ -10,8 +32,8 @@ pub struct MemoryLayout {
     pub parameters: u64,
     /// The number of ranks.
     pub ranks: u64,
-    /// Whether each rank has a part of gradients and state (`SHARD_GRAD_OP`), or all of it (DDP).
-    pub is_sharded: bool,
+    /// The number of ranks that share gradients and state: 1 if each rank has all of it (DDP).
+    pub partitions: u64,
     /// Bytes of a weight that the network computes with: 2 in bf16, 4 in f32.
     pub weight_bytes: u64,
     /// Bytes of a gradient between ranks.
@@ -52,8 +74,8 @@ impl StateBytes {
     /// The bytes of a rank with this layout.
     pub fn new(layout: &MemoryLayout) -> Self {
         let all = layout.parameters;
-        let is_sharded = layout.is_sharded && layout.ranks > 1;
-        let own = if is_sharded { all.div_ceil(layout.ranks) } else { all };
+        let is_sharded = layout.partitions > 1;
+        let own = all.div_ceil(layout.partitions.max(1));
         let gradients = match (layout.ranks > 1, is_sharded, layout.is_accumulated) {
             // Gradients stay where the backward pass puts them.
             (false, _, false) => all * layout.weight_bytes,
@@ -119,7 +141,7 @@ mod tests {
         MemoryLayout {
             parameters: 1000,
             ranks: 4,
-            is_sharded: true,
+            partitions: 4,
             weight_bytes: 2,
             reduce_bytes: 4,
             moment_bytes: 4,
@@ -137,11 +159,14 @@ mod tests {
         };
         assert_eq!(bytes(layout()), [2000, 1030, 4000]);
         assert_eq!(bytes(MemoryLayout { is_accumulated: true, ..layout() }), [2000, 5000, 4000]);
-        assert_eq!(bytes(MemoryLayout { is_sharded: false, ..layout() }), [2000, 4000, 16000]);
-        assert_eq!(bytes(MemoryLayout { ranks: 1, ..layout() }), [2000, 2000, 16000]);
+        assert_eq!(bytes(MemoryLayout { partitions: 1, ..layout() }), [2000, 4000, 16000]);
+        assert_eq!(bytes(MemoryLayout { ranks: 1, partitions: 1, ..layout() }), [2000, 2000, 16000]);
         assert_eq!(bytes(MemoryLayout { has_ema: false, moment_bytes: 2, ..layout() }), [2000, 1030, 2000]);
         // f32 on one rank: the weights are the master weights.
-        assert_eq!(bytes(MemoryLayout { ranks: 1, weight_bytes: 4, ..layout() }), [4000, 4000, 12000]);
+        assert_eq!(
+            bytes(MemoryLayout { ranks: 1, partitions: 1, weight_bytes: 4, ..layout() }),
+            [4000, 4000, 12000]
+        );
     }
 
     #[test]

@@ -222,7 +222,9 @@ fn recommend(modes: &BTreeMap<Mode, ModePlan>, monthly_storage: f64) -> Option<(
 fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<StepPlan> {
     let ranks = cluster.trainer_gpus();
     let per_rank = phase.global_batch.div_ceil(ranks);
-    let layout = MemoryLayout { ranks, is_accumulated: per_rank > phase.micro_batch, ..workload.layout };
+    let partitions = workload.sharding.partitions(ranks, cluster.trainers.devices());
+    let is_accumulated = per_rank > phase.micro_batch;
+    let layout = MemoryLayout { ranks, partitions, is_accumulated, ..workload.layout };
     let image = workload.image_costs.get(&phase.resolution).copied().unwrap_or_default();
     let images = phase.micro_batch.min(per_rank);
     let available = cluster.trainers.node.gpu_memory.map(|gib| (gib * (1u64 << 30) as f64) as u64);
@@ -253,7 +255,7 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
         tflops: rate.map(|rate| rate / cluster.trainers.devices() as f64 * image.flops / 1e12),
         traffic: Traffic::new(
             ranks,
-            layout.is_sharded,
+            layout.partitions,
             parameters * layout.reduce_bytes,
             parameters * layout.weight_bytes,
         ),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::MemoryLayout;
+use crate::memory::{MemoryLayout, StateSharding};
 use crate::storage::{RowFormat, TextFormat};
 
 /// A run, as a plan sees it.
@@ -10,8 +10,10 @@ use crate::storage::{RowFormat, TextFormat};
 pub struct Workload {
     /// The phases, in order.
     pub phases: Vec<Phase>,
-    /// The network's bytes on one rank; a plan sets the number of ranks.
+    /// The network's bytes on one rank; a plan sets the number of ranks, and of those that share the state.
     pub layout: MemoryLayout,
+    /// Which ranks share the state.
+    pub sharding: StateSharding,
     /// Bytes of a dataset's rows.
     pub row_format: RowFormat,
     /// How the dataset has its captions.

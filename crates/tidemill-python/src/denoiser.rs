@@ -93,6 +93,11 @@ impl TrainableDenoiser for PythonDenoiser {
         self.frozen.clone()
     }
 
+    /// Nobody knows what a module does.
+    fn may_wait_for_device(&self) -> bool {
+        true
+    }
+
     fn identity(&self) -> (&'static str, Value) {
         let name = self.call_and_keep_exception(|py| self.adapter.getattr(py, "name")?.extract::<String>(py));
         ("denoiser", name.map_or(Value::Null, Value::String))

@@ -27,7 +27,10 @@ struct Probe {
     /// buckets.
     f32: Vec<usize>,
     steps: u64,
-    sharded: bool,
+    /// The number of ranks that share the state.
+    partitions: usize,
+    /// The names of the groups of this node's ranks and of its replicas, if nodes share the state.
+    node_groups: Option<[String; 2]>,
     bucket_elements: usize,
     /// The number of equal parts in which the gradients arrive.
     micro_batches: usize,
@@ -59,7 +62,12 @@ pub fn probe_optimizer(
 }
 
 fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3], Error> {
-    let world = World::new(name, name, rank, size, size)?;
+    let world = match &probe.node_groups {
+        None => World::new(name, name, rank, size, size)?,
+        Some([node, replicas]) => {
+            World::new(name, name, rank, size, probe.partitions)?.with_node_groups(node, replicas)?
+        }
+    };
     let to_error = |e: tch::TchError| Error::Torch(tidemill_torch::Error::Torch(e.to_string()));
     let tensors: HashMap<String, Tensor> =
         Tensor::read_safetensors(&probe.tensors).map_err(to_error)?.into_iter().collect();
@@ -69,7 +77,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
     let names = |indices: &[usize]| indices.iter().map(|i| format!("p{i}")).collect::<BTreeSet<_>>();
     let reduction = GradientReduction { kind, is_accumulated: probe.micro_batches > 1 };
     let plan = ShardingPlan {
-        is_sharded: probe.sharded,
+        partition_count: probe.partitions,
         bucket_elements: probe.bucket_elements,
         reduction,
         moment_kind: if probe.bf16_moments { Kind::BFloat16 } else { Kind::Float },

@@ -6,6 +6,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/env.h>
 
 #include <dlfcn.h>
 
@@ -30,6 +31,12 @@ F* find_function(const char* symbol) {
   auto* found = reinterpret_cast<F*>(dlsym(library, symbol));
   TORCH_CHECK(found, dlerror());
   return found;
+}
+
+// The allocator of GPU memory. Before its first use it knows no device.
+c10::DeviceAllocator* gpu_allocator() {
+  at::globalContext().lazyInitDevice(CUDA);
+  return c10::getDeviceAllocator(CUDA);
 }
 
 // at::cuda::CUDAGraph, whose header includes those of CUDA.
@@ -71,7 +78,9 @@ char* tm_load_cuda(bool* loaded) {
   if (!dlopen("libcuda.so.1", RTLD_LAZY)) return nullptr;
   if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return strdup(dlerror());
   *loaded = true;
-  return nullptr;
+  // libtorch reads this before its first product, and takes products for deterministic only with it. It is
+  // the workspace that Hopper has anyway.
+  return catch_errors([] { c10::utils::set_env("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/false); });
 }
 
 // A function of NVRTC or of the NVIDIA driver, by its name. PyTorch's wheels find NVRTC by a
@@ -103,6 +112,36 @@ char* tm_exchange_cudnn_attention(bool enabled, bool* previous) {
   return catch_errors([&] {
     *previous = at::globalContext().userEnabledCuDNNSDP();
     at::globalContext().setSDPUseCuDNN(enabled);
+  });
+}
+
+// Makes all operations deterministic, or fail; `previous` gets the settings before, one bit each.
+char* tm_enter_deterministic(int* previous) {
+  return catch_errors([&] {
+    auto& context = at::globalContext();
+    *previous = context.deterministicAlgorithms() | context.deterministicAlgorithmsWarnOnly() << 1 |
+                context.deterministicCuDNN() << 2 | context.deterministicFillUninitializedMemory() << 3;
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    context.setDeterministicCuDNN(true);
+    // This finds mistakes, and takes time.
+    context.setDeterministicFillUninitializedMemory(false);
+  });
+}
+
+char* tm_leave_deterministic(int previous) {
+  return catch_errors([&] {
+    auto& context = at::globalContext();
+    context.setDeterministicAlgorithms(previous & 1, previous >> 1 & 1);
+    context.setDeterministicCuDNN(previous >> 2 & 1);
+    context.setDeterministicFillUninitializedMemory(previous >> 3 & 1);
+  });
+}
+
+// Whether cuDNN tries algorithms for a convolution of a new shape, and how many (0: all).
+char* tm_set_cudnn_benchmark(bool enabled, int limit) {
+  return catch_errors([&] {
+    at::globalContext().setBenchmarkCuDNN(enabled);
+    if (enabled) at::globalContext().setBenchmarkLimitCuDNN(limit);
   });
 }
 
@@ -145,15 +184,30 @@ char* tm_cuda_event_synchronize(c10::Event* event) {
 void tm_cuda_event_delete(c10::Event* event) { delete event; }
 
 char* tm_cuda_empty_cache() {
-  return catch_errors([] { c10::getDeviceAllocator(CUDA)->emptyCache(); });
+  return catch_errors([] { gpu_allocator()->emptyCache(); });
 }
 
 // The most bytes that tensors on a GPU have taken at a time so far.
 char* tm_cuda_max_memory_allocated(int index, int64_t* out) {
   return catch_errors([&] {
     constexpr auto ALL = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    const auto stats = c10::getDeviceAllocator(CUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(index));
+    const auto stats = gpu_allocator()->getDeviceStats(static_cast<c10::DeviceIndex>(index));
     *out = stats.allocated_bytes[ALL].peak;
+  });
+}
+
+char* tm_cuda_reset_peak_memory(int index) {
+  return catch_errors([&] { gpu_allocator()->resetPeakStats(static_cast<c10::DeviceIndex>(index)); });
+}
+
+// The bytes of tensors on a GPU now, and of its memory.
+char* tm_cuda_memory(int index, int64_t* allocated, int64_t* total) {
+  return catch_errors([&] {
+    constexpr auto ALL = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const auto device = static_cast<c10::DeviceIndex>(index);
+    auto* allocator = gpu_allocator();
+    *allocated = allocator->getDeviceStats(device).allocated_bytes[ALL].current;
+    *total = static_cast<int64_t>(allocator->getMemoryInfo(device).second);
   });
 }
 
@@ -166,7 +220,7 @@ char* tm_cuda_graph_capture_begin(int index, const unsigned long long* pool, Gra
   return catch_errors([&] {
     c10::impl::VirtualGuardImpl(CUDA).synchronizeDevice(static_cast<c10::DeviceIndex>(index));
     // The graph allocates from its own pool, so what is cached outside of it would only take room.
-    c10::getDeviceAllocator(CUDA)->emptyCache();
+    gpu_allocator()->emptyCache();
     auto graph = std::make_unique<Graph>();
     graph->capture_begin({pool[0], pool[1]});
     *out = graph.release();

@@ -31,6 +31,15 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether a device had no memory left.
+    pub fn is_out_of_memory(&self) -> bool {
+        let (Self::Operation { message, .. } | Self::Torch(message)) = self else { return false };
+        // The text of c10's OutOfMemoryError, whose type does not reach this side.
+        message.contains("out of memory. Tried to allocate") || message.contains("CUDA error: out of memory")
+    }
+}
+
 /// The first paragraph of a libtorch error, without the C++ stack trace behind it. `tch` panics
 /// with the debug form of its error, in which line ends and quotes are escaped; they are restored.
 pub(crate) fn strip_backtrace(message: &str) -> String {

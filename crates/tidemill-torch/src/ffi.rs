@@ -12,6 +12,9 @@ unsafe extern "C" {
     pub fn tm_cuda_symbol(name: *const c_char, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_cuda_exchange_device(index: c_int, previous: *mut c_int) -> *mut c_char;
     pub fn tm_exchange_cudnn_attention(enabled: bool, previous: *mut bool) -> *mut c_char;
+    pub fn tm_enter_deterministic(previous: *mut c_int) -> *mut c_char;
+    pub fn tm_leave_deterministic(previous: c_int) -> *mut c_char;
+    pub fn tm_set_cudnn_benchmark(enabled: bool, limit: c_int) -> *mut c_char;
     pub fn tm_cuda_current_stream(index: c_int, out: *mut *mut c_void) -> *mut c_char;
     pub fn tm_cuda_enter_side_stream(index: c_int, previous: *mut i64) -> *mut c_char;
     pub fn tm_cuda_leave_side_stream(index: c_int, previous: i64) -> *mut c_char;
@@ -20,6 +23,8 @@ unsafe extern "C" {
     pub fn tm_cuda_event_delete(event: *mut c_void);
     pub fn tm_cuda_empty_cache() -> *mut c_char;
     pub fn tm_cuda_max_memory_allocated(index: c_int, out: *mut i64) -> *mut c_char;
+    pub fn tm_cuda_reset_peak_memory(index: c_int) -> *mut c_char;
+    pub fn tm_cuda_memory(index: c_int, allocated: *mut i64, total: *mut i64) -> *mut c_char;
     pub fn tm_cuda_graph_new_pool(out: *mut c_ulonglong) -> *mut c_char;
     pub fn tm_cuda_graph_capture_begin(
         index: c_int,

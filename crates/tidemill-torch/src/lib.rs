@@ -21,13 +21,13 @@ mod threads;
 pub use autograd::{gradient_checkpoint, register_grad_hook, remove_grad_hook};
 pub use bf16_support::has_native_bf16;
 pub use cuda::{
-    CudaGraph, GraphMemoryPool, SideStream, empty_cache, load_cuda, max_memory_allocated,
-    without_cudnn_attention,
+    CudaGraph, DeterministicAlgorithms, GpuMemoryInfo, GraphMemoryPool, SideStream, empty_cache, load_cuda,
+    max_memory_allocated, reset_peak_memory, set_cudnn_benchmark, without_cudnn_attention,
 };
 pub use distributed::{PendingCollective, ProcessGroup, ReduceOp};
 pub use error::Error;
 pub use guard::guard;
-pub use kernels::{AdamW, AdamWScalars, GroupNorm, ParamSlice, kernel_launch_count};
+pub use kernels::{AdamW, AdamWScalars, GroupNorm, ParamSlice, compile_kernels, kernel_launch_count};
 pub use memory::{Download, HostCopy, install_cpu_allocator, tensor_from_bytes, tensor_to_bytes, upload};
 pub use ops::{
     adamw_step, add_channel_bias, add_layer_norm, geglu, linear, linear_shared_input, prefers_channels_last,

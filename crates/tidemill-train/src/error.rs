@@ -102,6 +102,16 @@ pub enum Error {
     /// A collective failed, which is hardly ever this rank's fault.
     #[error("another rank has died or cannot be reached: {0}")]
     Peer(tidemill_torch::Error),
+    /// A step does not fit into a GPU's memory.
+    #[error("step {step} does not fit into the GPU's memory: {advice}. ({source})")]
+    OutOfMemory {
+        /// The step, counted from 1.
+        step: u64,
+        /// What takes the memory, and what to lower.
+        advice: String,
+        /// libtorch's error.
+        source: tidemill_torch::Error,
+    },
     /// The model failed.
     #[error(transparent)]
     Model(#[from] tidemill_models::Error),

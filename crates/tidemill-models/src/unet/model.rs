@@ -64,12 +64,6 @@ impl UNet2DConditionModel {
         weights::save_weights(&self.params.named_parameters(), &dir.join(DIFFUSERS_FILE))
     }
 
-    /// Elements that one sample's forward pass keeps for the backward pass, for latents of this
-    /// height and width and this number of text tokens.
-    pub fn activation_elements(&self, size: (i64, i64), tokens: i64) -> u64 {
-        count_activations(&self.config, &self.params, size, tokens)
-    }
-
     fn build(config: UNetConfig, levels: &[Level], device: Device, init: ParamInit) -> Self {
         let params = Params::new(device, init);
         let scope = params.root();
@@ -192,6 +186,11 @@ impl TrainableDenoiser for UNet2DConditionModel {
 
     fn prefers_channels_last(&self, kind: Kind) -> bool {
         prefers_channels_last(self.params.device(), kind)
+    }
+
+    fn activation_elements(&self, shape: SampleShape) -> Option<u64> {
+        let SampleShape { latents: [_, height, width], text: [tokens, _] } = shape;
+        Some(count_activations(&self.config, &self.params, (height, width), tokens))
     }
 
     fn identity(&self) -> (&'static str, Value) {

@@ -43,6 +43,38 @@ pub fn max_memory_allocated(device: usize) -> Result<u64, Error> {
     Ok(bytes as u64)
 }
 
+/// Lets [`max_memory_allocated`] begin anew (`torch.cuda.reset_peak_memory_stats`).
+///
+/// # Errors
+/// If there is no such GPU.
+pub fn reset_peak_memory(device: usize) -> Result<(), Error> {
+    // SAFETY: the call takes a number.
+    ffi::check("reset_peak_memory", unsafe { ffi::tm_cuda_reset_peak_memory(device as c_int) })
+}
+
+/// A GPU's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuMemoryInfo {
+    /// Taken by tensors of this process now (`torch.cuda.memory_allocated`).
+    pub allocated: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+impl GpuMemoryInfo {
+    /// The memory of a GPU now.
+    ///
+    /// # Errors
+    /// If there is no such GPU, or it fails.
+    pub fn read(device: usize) -> Result<Self, Error> {
+        let [mut allocated, mut total] = [0; 2];
+        // SAFETY: the shim writes two numbers.
+        let error = unsafe { ffi::tm_cuda_memory(device as c_int, &mut allocated, &mut total) };
+        ffi::check("memory", error)?;
+        Ok(Self { allocated: allocated as u64, total: total as u64 })
+    }
+}
+
 /// Makes a GPU the current device of this thread until it is dropped. libtorch's operations do so
 /// for themselves; calls of the driver and captures do not.
 #[derive(Debug)]

@@ -1,15 +1,17 @@
-//! Compiles kernels on the machine where they run, by NVRTC, which PyTorch's wheels bring, and
-//! launches them through the driver. Nothing of CUDA is needed to build this crate.
+//! Compiles kernels on the machine where they run, by NVRTC, which PyTorch's wheels bring, keeps them on
+//! disk, and launches them through the driver. Nothing of CUDA is needed to build this crate.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::iter;
 use std::mem::transmute;
 use std::ptr::null_mut;
 
 use super::device::DeviceGuard;
+use super::kernel_cache::{KernelCache, KernelKey};
 use crate::{Error, ffi};
 
-type Program = *mut c_void;
+type NvrtcProgram = *mut c_void;
 type Function = *mut c_void;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
@@ -39,21 +41,53 @@ pub struct LaunchConfig {
     pub shared_bytes: usize,
 }
 
-impl Kernels {
-    /// Compiles `source` with `options` for a GPU, and looks up the kernels of these names.
+/// A source with everything that says how it is compiled for a GPU.
+#[derive(Clone, Debug)]
+pub struct Program {
+    source: &'static CStr,
+    options: Vec<CString>,
+    key: KernelKey,
+}
+
+impl Program {
+    /// `source` with `options` for the architecture of a GPU.
     ///
     /// # Errors
-    /// If there is no NVRTC or no driver, or with their messages if they refuse the source.
-    pub fn compile(
-        source: &CStr,
-        options: &[&CStr],
-        names: &[&'static CStr],
-        device: i32,
-    ) -> Result<Self, Error> {
-        let architecture = architecture_option(device)?;
-        let options: Vec<&CStr> =
-            [architecture.as_c_str()].into_iter().chain(options.iter().copied()).collect();
-        let machine_code = compile_to_machine_code(source, &options)?;
+    /// If there is no NVRTC, no driver or no such GPU.
+    pub fn new(source: &'static CStr, options: &[&CStr], device: i32) -> Result<Self, Error> {
+        let options: Vec<CString> = iter::once(architecture_option(device)?)
+            .chain(options.iter().copied().map(CString::from))
+            .collect();
+        let key = KernelKey::new(nvrtc_version()?, source, &options);
+        Ok(Self { source, options, key })
+    }
+
+    /// The machine code that an earlier process has compiled and stored.
+    pub fn stored(&self) -> Option<Vec<u8>> {
+        KernelCache::in_user_cache()?.get(self.key)
+    }
+
+    /// Compiles the source, and stores its machine code for later processes. Takes about a second, and
+    /// nothing of the GPU.
+    ///
+    /// # Errors
+    /// NVRTC's message if it refuses the source.
+    pub fn compile(&self) -> Result<Vec<u8>, Error> {
+        let machine_code = compile_to_machine_code(self.source, &self.options)?;
+        if let Some(Err(error)) = KernelCache::in_user_cache().map(|cache| cache.put(self.key, &machine_code))
+        {
+            tracing::debug!("compiled kernels are not kept for the next start: {error}");
+        }
+        Ok(machine_code)
+    }
+}
+
+impl Kernels {
+    /// Loads machine code of [`Program`]'s onto a GPU, and looks up the kernels of these names.
+    ///
+    /// # Errors
+    /// If there is no driver, or it refuses the code.
+    pub fn load(machine_code: &[u8], names: &[&'static CStr], device: i32) -> Result<Self, Error> {
         let _device_guard = DeviceGuard::enter(device)?;
         let mut module = null_mut();
         // SAFETY: these are the signatures of the driver's API; a CUBIN of NVRTC's knows its own
@@ -145,19 +179,31 @@ pub(crate) fn compute_capability(device: i32) -> Result<[i32; 2], Error> {
     Ok(capability)
 }
 
+/// NVRTC's version, major and minor.
+fn nvrtc_version() -> Result<[i32; 2], Error> {
+    type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+    let [mut major, mut minor] = [0; 2];
+    // SAFETY: this is the signature of NVRTC's function, which writes two numbers.
+    check_status("nvrtcVersion", unsafe {
+        let version: Version = transmute(find_function(c"nvrtcVersion")?);
+        version(&mut major, &mut minor)
+    })?;
+    Ok([major, minor])
+}
+
 /// Compiles a source to a CUBIN. (PTX instead would need a driver that is not older than NVRTC;
 /// such a driver can be too old for that though it is new enough for the rest of PyTorch.)
-fn compile_to_machine_code(source: &CStr, options: &[&CStr]) -> Result<Vec<u8>, Error> {
+fn compile_to_machine_code(source: &CStr, options: &[CString]) -> Result<Vec<u8>, Error> {
     type Create = unsafe extern "C" fn(
-        *mut Program,
+        *mut NvrtcProgram,
         *const c_char,
         *const c_char,
         c_int,
         *const *const c_char,
         *const *const c_char,
     ) -> c_int;
-    type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int;
-    type Destroy = unsafe extern "C" fn(*mut Program) -> c_int;
+    type Compile = unsafe extern "C" fn(NvrtcProgram, c_int, *const *const c_char) -> c_int;
+    type Destroy = unsafe extern "C" fn(*mut NvrtcProgram) -> c_int;
     let mut program = null_mut();
     let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
     // SAFETY: these are the signatures of NVRTC; all texts live until it returns.
@@ -184,9 +230,9 @@ fn compile_to_machine_code(source: &CStr, options: &[&CStr]) -> Result<Vec<u8>, 
 /// # Safety
 /// `program` must be a program of NVRTC's; `get_size` and `get_bytes` must name NVRTC's functions
 /// for the size and the bytes of one of its outputs.
-unsafe fn read_output(program: Program, get_size: &CStr, get_bytes: &CStr) -> Result<Vec<u8>, Error> {
-    type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
-    type GetBytes = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+unsafe fn read_output(program: NvrtcProgram, get_size: &CStr, get_bytes: &CStr) -> Result<Vec<u8>, Error> {
+    type GetSize = unsafe extern "C" fn(NvrtcProgram, *mut usize) -> c_int;
+    type GetBytes = unsafe extern "C" fn(NvrtcProgram, *mut c_char) -> c_int;
     let mut length = 0;
     // SAFETY: the caller promises that the functions have these signatures.
     unsafe {

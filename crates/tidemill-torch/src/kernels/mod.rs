@@ -14,5 +14,5 @@ mod layout;
 pub(crate) mod libtorch;
 
 pub use arguments::{AdamW, AdamWScalars, GroupNorm, ParamSlice};
-pub use gpu::kernel_launch_count;
+pub use gpu::{compile_kernels, kernel_launch_count};
 pub(crate) use layout::{nchw_to_nhwc, nhwc_to_nchw};

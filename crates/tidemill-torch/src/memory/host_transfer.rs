@@ -93,13 +93,18 @@ impl HostCopy {
 
 impl AsRef<[u8]> for HostCopy {
     fn as_ref(&self) -> &[u8] {
-        let bytes = self.0.numel() * self.0.kind().elt_size_in_bytes();
-        if bytes == 0 {
-            return &[];
-        }
-        // SAFETY: the tensor is contiguous and complete, and nobody else has it.
-        unsafe { std::slice::from_raw_parts(self.0.data_ptr().cast(), bytes) }
+        contiguous_bytes(&self.0)
     }
+}
+
+/// The memory of a contiguous tensor on the host, which nobody changes while it is borrowed.
+fn contiguous_bytes(tensor: &Tensor) -> &[u8] {
+    let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if bytes == 0 {
+        return &[];
+    }
+    // SAFETY: the tensor is contiguous and complete, and its owner, who is borrowed, is the only one.
+    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), bytes) }
 }
 
 /// An asynchronous copy of a tensor's values to the host. A GPU copies behind the work that it has
@@ -163,6 +168,18 @@ impl Download {
     pub fn wait(&self) -> Result<&Tensor, Error> {
         self.copied.as_ref().map_or(Ok(()), CudaEvent::synchronize)?;
         Ok(&self.copy)
+    }
+
+    /// Waits for the copy of a contiguous tensor and returns its values, row-major and little-endian.
+    ///
+    /// # Errors
+    /// If the device fails, or the tensor is not contiguous.
+    pub fn wait_for_bytes(&self) -> Result<&[u8], Error> {
+        let copy = self.wait()?;
+        if !copy.is_contiguous() {
+            return Err(Error::Torch(format!("a tensor {:?} is not contiguous", copy.size())));
+        }
+        Ok(contiguous_bytes(copy))
     }
 }
 
@@ -232,7 +249,10 @@ mod tests {
             for (first, download) in downloads.iter().enumerate() {
                 let expected = Tensor::arange(1000, (Kind::Float, Device::Cpu)) + first as i64;
                 assert!(download.wait().unwrap().equal(&expected), "{device:?}, {first}");
+                assert_eq!(download.wait_for_bytes().unwrap(), tensor_to_bytes(&expected));
             }
+            let strided = Download::start(&tensor.reshape([10, 100]).transpose(0, 1)).unwrap();
+            assert!(strided.wait_for_bytes().is_err());
         }
     }
 

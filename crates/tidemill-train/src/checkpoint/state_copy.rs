@@ -48,9 +48,10 @@ impl StateCopy {
         let parameters = list_parameters(optimizer);
         let slices = select_slices(optimizer, &parameters, world, writers);
         // A rank that writes the state of others gathers it, bucket by bucket.
-        let is_gathered = optimizer.layout().partition_count() > 1 && writers != CheckpointWriters::All;
+        let partition_count = optimizer.layout().partition_count();
+        let is_gathered = partition_count > 1 && writers != CheckpointWriters::All;
         let gather = |partition: &Tensor| match is_gathered {
-            true => world.all_gather(&partition.contiguous()),
+            true => world.all_gather_partitions(&partition.contiguous(), partition_count),
             false => Ok(partition.shallow_clone()),
         };
         let sources = optimizer.buffers();
@@ -104,18 +105,24 @@ fn select_slices(
     world: &World,
     writers: CheckpointWriters,
 ) -> Vec<ShardSlice> {
-    let layout = optimizer.layout();
-    match layout.partition_count() {
-        1 => {
-            // Each rank has all state: the writers divide the buckets among them.
-            let writing = world.checkpoint_writers(writers);
-            let mut all = partition_slices(layout, 0, parameters);
-            all.retain(|slice| writing[slice.bucket % writing.len()] == world.rank());
-            all
-        }
-        _ if writers == CheckpointWriters::All => partition_slices(layout, optimizer.partition(), parameters),
-        _ => bucket_slices(layout, world.ranks_to_save(writers), parameters),
+    let (layout, partitions) = (optimizer.layout(), optimizer.layout().partition_count());
+    let replicas = world.size() / partitions;
+    if replicas == 1 {
+        return match writers {
+            CheckpointWriters::All => partition_slices(layout, optimizer.partition(), parameters),
+            _ => bucket_slices(layout, world.ranks_to_save(writers), parameters),
+        };
     }
+    // Several ranks have the same state: those that write divide the buckets among them.
+    let (mut slices, writing) = match writers {
+        CheckpointWriters::All => {
+            let same = (0..replicas).map(|replica| replica * partitions + optimizer.partition());
+            (partition_slices(layout, optimizer.partition(), parameters), same.collect())
+        }
+        _ => (bucket_slices(layout, 0..partitions, parameters), world.checkpoint_writers(writers)),
+    };
+    slices.retain(|slice| writing[slice.bucket % writing.len()] == world.rank());
+    slices
 }
 
 /// Copies slices of a buffer to the host. `gather` gives the tensor of a bucket that the slices'

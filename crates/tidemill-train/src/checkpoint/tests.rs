@@ -22,7 +22,8 @@ struct Case {
     sizes: Vec<i64>,
     bucket_elements: usize,
     ranks: usize,
-    sharded: bool,
+    /// The number of ranks that share the state; it divides the number of ranks.
+    partitions: usize,
     /// Whether averaging has started.
     ema: bool,
     /// Whether every third parameter is frozen.
@@ -40,7 +41,7 @@ impl Case {
             sizes,
             bucket_elements,
             ranks,
-            sharded: true,
+            partitions: ranks,
             ema: false,
             freezes: false,
             channels_last: false,
@@ -70,7 +71,7 @@ fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
         params.make_channels_last();
     }
     let plan = ShardingPlan {
-        is_sharded: case.sharded && case.ranks > 1,
+        partition_count: case.partitions,
         bucket_elements: case.bucket_elements,
         reduction: GradientReduction { kind: Kind::Float, is_accumulated: false },
         moment_kind: if case.bf16_moments { Kind::BFloat16 } else { Kind::Float },
@@ -124,14 +125,18 @@ fn numbers(tensors: &[Tensor]) -> Vec<Vec<f32>> {
 }
 
 fn case() -> impl Strategy<Value = (Case, Case)> {
-    let sharding = || (1usize..6, any::<bool>(), 0usize..400, any::<bool>(), any::<bool>());
+    // One rank has all, or the ranks of a node have, or all ranks have.
+    let sharding = || (1usize..7, 0usize..4, 0usize..400, any::<bool>(), any::<bool>());
     let state = (prop::collection::vec(1i64..200, 1..8), any::<bool>(), any::<bool>());
     (state, sharding(), sharding()).prop_map(move |((sizes, ema, freezes), a, b)| {
-        let case = |(ranks, sharded, bucket_elements, channels_last, bf16_moments)| Case {
+        let case = |(ranks, sharing, bucket_elements, channels_last, bf16_moments)| Case {
             sizes: sizes.clone(),
             bucket_elements,
             ranks,
-            sharded,
+            partitions: {
+                let divisors: Vec<usize> = (1..=ranks).filter(|count| ranks % count == 0).collect();
+                divisors[sharing % divisors.len()]
+            },
             ema,
             freezes,
             channels_last,

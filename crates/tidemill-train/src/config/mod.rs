@@ -3,6 +3,7 @@
 
 mod anomaly;
 mod checkpoint;
+mod cuda_graph;
 mod ema;
 mod health_check;
 mod lr_schedule;
@@ -20,6 +21,7 @@ mod validation;
 
 pub use self::anomaly::{NonFiniteAction, SpikeAction, SpikeConfig};
 pub use self::checkpoint::{CheckpointConfig, CheckpointWriters, KeepBestConfig};
+pub use self::cuda_graph::CudaGraphMode;
 pub use self::ema::EmaConfig;
 pub use self::health_check::HealthCheckConfig;
 pub use self::lr_schedule::LrSchedule;

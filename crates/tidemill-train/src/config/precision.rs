@@ -19,6 +19,9 @@ pub enum Precision {
 pub enum Sharding {
     /// Each rank has its partition, as in FSDP's `SHARD_GRAD_OP`.
     ShardGradOp,
+    /// The ranks of each node have all of them together, and nodes have the same, as in FSDP's
+    /// `_HYBRID_SHARD_ZERO2`. Weights are gathered within a node only.
+    HybridShard,
     /// Each rank has all of them, as in DDP.
     None,
 }

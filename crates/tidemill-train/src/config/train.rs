@@ -6,6 +6,7 @@ use tidemill_models::PredictionType;
 use tidemill_store::stream::Phase;
 
 use super::anomaly::{NonFiniteAction, SpikeConfig};
+use super::cuda_graph::CudaGraphMode;
 use super::ema::EmaConfig;
 use super::health_check::HealthCheckConfig;
 use super::lr_schedule::LrSchedule;
@@ -33,9 +34,14 @@ pub struct TrainConfig {
     /// Whether layers store only their inputs for the backward pass, which then recomputes the
     /// rest. Takes less memory, and one more forward pass.
     pub gradient_checkpointing: bool,
-    /// Whether a step on a GPU is recorded once as a CUDA graph and then replayed, so that the GPU
+    /// When a step on a GPU is recorded once as a CUDA graph and then replayed, so that the GPU
     /// does not wait for the host between kernels.
-    pub cuda_graph: bool,
+    pub cuda_graph: CudaGraphMode,
+    /// Whether all operations on a GPU give the same bits each time, so that a run that is killed and resumed
+    /// equals one that is not. On a CPU they always do.
+    pub deterministic: bool,
+    /// How many algorithms cuDNN tries for each convolution in the first step; 0 tries all.
+    pub cudnn_benchmark_limit: usize,
     /// Precision of the forward and backward pass. Unset: bf16 if the devices of all ranks support
     /// it, else f32. Master weights are f32 in either case.
     pub precision: Option<Precision>,
@@ -123,7 +129,10 @@ impl Default for TrainConfig {
             micro_batch: 32,
             freeze: Vec::new(),
             gradient_checkpointing: false,
-            cuda_graph: false,
+            cuda_graph: CudaGraphMode::default(),
+            deterministic: false,
+            // PyTorch's.
+            cudnn_benchmark_limit: 10,
             precision: None,
             norm_precision: None,
             moment_precision: Precision::F32,

@@ -47,7 +47,7 @@ impl Optimizer {
     /// # Errors
     /// If there is not enough memory, or a collective fails.
     pub fn new(params: &Params, kind: Kind, plan: ShardingPlan, world: &World) -> Result<Self, Error> {
-        let partition_count = if plan.is_sharded { world.size() } else { 1 };
+        let partition_count = plan.partition_count;
         let partition = world.rank() % partition_count;
         let orders: Vec<ElementOrder> =
             params.named_parameters().iter().map(|(_, tensor)| ElementOrder::from_tensor(tensor)).collect();

@@ -9,9 +9,9 @@ use crate::parallel::gradient_reduction::GradientReduction;
 /// How the state of a network is spread over the ranks, and which parameters are treated specially.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardingPlan {
-    /// Whether each rank has a partition of gradients and optimizer state (FSDP's `SHARD_GRAD_OP`),
-    /// or all of them (DDP).
-    pub is_sharded: bool,
+    /// The number of ranks that share gradients and optimizer state: all (FSDP's `SHARD_GRAD_OP`), those of
+    /// a node, or 1, if each rank has all of them (DDP).
+    pub partition_count: usize,
     /// The most elements in a bucket, unless one parameter alone has more.
     pub bucket_elements: usize,
     /// How gradients are reduced.

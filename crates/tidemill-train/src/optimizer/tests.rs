@@ -20,7 +20,6 @@ fn selected_working_weights_stay_f32_in_bf16_training() {
     let named = ["conv", "norm", "last"].map(|name| (name.to_owned(), third()));
     let params = Params::from_named(Device::Cpu, named.into());
     let plan = ShardingPlan {
-        is_sharded: true,
         bucket_elements: 1 << 20,
         reduction: GradientReduction { kind: Kind::BFloat16, is_accumulated: false },
         f32_params: ["norm".to_owned()].into(),
@@ -52,7 +51,7 @@ fn planned_memory_is_what_the_optimizer_has() {
             let layout = MemoryLayout {
                 parameters: 2 * 64 * 32,
                 ranks: 1,
-                is_sharded: false,
+                partitions: 1,
                 weight_bytes,
                 reduce_bytes: 4,
                 moment_bytes,
@@ -74,7 +73,7 @@ fn planned_memory_is_what_the_optimizer_has() {
 /// No sharding, one bucket per parameter, everything in f32.
 fn plan() -> ShardingPlan {
     ShardingPlan {
-        is_sharded: false,
+        partition_count: 1,
         bucket_elements: 1,
         reduction: GradientReduction { kind: Kind::Float, is_accumulated: false },
         moment_kind: Kind::Float,
@@ -236,7 +235,7 @@ fn channels_last_weights_take_the_same_steps() {
 fn traffic_includes_bucket_padding() {
     let params = Params::from_named(Device::Cpu, vec![("p".into(), Tensor::from_slice(&[0f32; 100]))]);
     let reduction = GradientReduction { kind: Kind::BFloat16, is_accumulated: false };
-    let plan = ShardingPlan { is_sharded: true, bucket_elements: 1 << 20, reduction, ..plan() };
+    let plan = ShardingPlan { partition_count: 3, bucket_elements: 1 << 20, reduction, ..plan() };
     let world = World::without_group(1, 3);
     let optimizer = Optimizer::new(&params, Kind::Float, plan, &world).unwrap();
     // 100 elements are padded to three partitions of 64.

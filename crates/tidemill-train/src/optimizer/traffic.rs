@@ -13,12 +13,12 @@ impl Optimizer {
     /// must.
     pub fn traffic(&self, world: &World) -> Traffic {
         let [reduction_kind, network_kind] = self.kinds();
-        let (ranks, is_sharded) = (world.size() as u64, self.layout().partition_count() > 1);
+        let (ranks, partitions) = (world.size() as u64, self.layout().partition_count() as u64);
         let bytes =
             |kind: Kind, bucket: &Bucket| (kind.elt_size_in_bytes() * bucket.trainable_length()) as u64;
         let buckets = || self.layout().buckets().iter();
         let gradients = buckets().map(|bucket| bytes(reduction_kind, bucket)).sum();
         let weights = buckets().map(|bucket| bytes(working_kind(bucket, network_kind), bucket)).sum();
-        Traffic::new(ranks, is_sharded, gradients, weights)
+        Traffic::new(ranks, partitions, gradients, weights)
     }
 }

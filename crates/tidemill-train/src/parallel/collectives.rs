@@ -37,9 +37,13 @@ impl World {
         reduced.ok_or_else(|| Error::World("the result of an all-reduce cannot be read".into()))
     }
 
-    /// The ranks' tensors, concatenated in the order of the ranks.
-    pub(crate) fn all_gather(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        match &self.group {
+    /// The partitions of all ranks that share the state, concatenated in their order.
+    pub(crate) fn all_gather_partitions(
+        &self,
+        tensor: &Tensor,
+        partition_count: usize,
+    ) -> Result<Tensor, Error> {
+        match self.shard_group(partition_count) {
             None => Ok(tensor.shallow_clone()),
             Some(group) => group.all_gather(tensor).and_then(PendingCollective::wait).map_err(Error::Peer),
         }

@@ -5,9 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{ProcessGroup, ReduceOp, guard, register_grad_hook};
+use tidemill_torch::{PendingCollective, ProcessGroup, ReduceOp, guard, register_grad_hook};
 
 use super::bucket_layout::BucketLayout;
 use super::collective_timer::{CollectiveTimer, InFlight};
@@ -53,7 +53,9 @@ pub struct GradientReducer {
 #[derive(Debug)]
 struct ReducerState {
     layout: Arc<BucketLayout>,
-    group: Option<ProcessGroup>,
+    /// The ranks that share the state, and those that have the same partition of it.
+    shard_group: Option<ProcessGroup>,
+    replica_group: Option<ProcessGroup>,
     kind: Kind,
     accumulator: GradientAccumulator,
     /// The same tensors as [`GradientReducer`] has.
@@ -64,8 +66,10 @@ struct ReducerState {
     /// The number of buckets whose reduction has not started. All ranks reduce them from the last
     /// to the first, which is about the order in which they become ready.
     unreduced: usize,
-    in_flight: VecDeque<(usize, InFlight)>,
-    timer: CollectiveTimer,
+    /// Reductions over `shard_group`, or over `replica_group` if there is no other.
+    in_flight: BucketQueue,
+    /// Reductions over `replica_group` of what `shard_group` has reduced.
+    in_replicas: BucketQueue,
     /// Why a backward pass failed.
     error: Option<Error>,
 }
@@ -82,7 +86,8 @@ impl GradientReducer {
         reduction: GradientReduction,
     ) -> Result<Self, Error> {
         let device = params.device();
-        let is_sharded = layout.partition_count() > 1;
+        let partition_count = layout.partition_count();
+        let is_sharded = partition_count > 1;
         let buffers = match (world.group().is_some(), is_sharded, reduction.is_accumulated) {
             (false, _, false) => GradientBuffers::new_per_parameter(layout),
             (_, true, false) => GradientBuffers::new_pooled(reduction.kind, device),
@@ -103,15 +108,16 @@ impl GradientReducer {
         };
         let state = Arc::new(Mutex::new(ReducerState {
             layout: layout.clone(),
-            group: world.group().cloned(),
+            shard_group: world.shard_group(partition_count).cloned(),
+            replica_group: world.replica_group(partition_count).cloned(),
             kind: reduction.kind,
             accumulator: GradientAccumulator::new(layout.clone(), device, buffers),
             partitions: partitions.iter().map(Tensor::shallow_clone).collect(),
             is_last_micro_batch: false,
             missing: Vec::new(),
             unreduced: 0,
-            in_flight: VecDeque::new(),
-            timer: CollectiveTimer::new(device)?,
+            in_flight: BucketQueue::new(device)?,
+            in_replicas: BucketQueue::new(device)?,
             error: None,
         }));
         let is_frozen = |slot: usize| layout.buckets()[layout.slots()[slot].bucket].treatment.is_frozen;
@@ -211,7 +217,7 @@ impl ReducerState {
     /// Adds a gradient, and starts the reduction of buckets that become ready by it.
     fn take_gradient(&mut self, slot: usize, grad: &Tensor) -> Result<(), Error> {
         self.accumulator.add(slot, Some(grad))?;
-        if self.is_last_micro_batch && self.group.is_some() {
+        if self.is_last_micro_batch && (self.shard_group.is_some() || self.replica_group.is_some()) {
             let parameter = &self.layout.slots()[slot];
             let missing = self.missing[parameter.bucket].checked_sub(1);
             self.missing[parameter.bucket] = missing.ok_or_else(|| repeated_gradient(&parameter.name))?;
@@ -233,26 +239,46 @@ impl ReducerState {
         for slot in self.layout.buckets()[bucket].slots.clone() {
             self.accumulator.add(slot, None)?;
         }
-        let Some(group) = self.group.clone() else { return Ok(()) };
+        if self.shard_group.is_none() && self.replica_group.is_none() {
+            return Ok(());
+        }
         while self.in_flight.len() >= MAX_IN_FLIGHT {
             self.wait_for_oldest()?;
         }
         let sum = self.accumulator.bucket_tensor(bucket)?;
         let sum = guard(|| sum.to_kind(self.kind))?;
-        let pending = match self.layout.partition_count() {
-            1 => group.all_reduce(&sum, ReduceOp::Sum),
-            _ => group.reduce_scatter(&sum, ReduceOp::Sum),
+        let pending = match (&self.shard_group, &self.replica_group) {
+            (Some(group), _) => group.reduce_scatter(&sum, ReduceOp::Sum),
+            (None, Some(group)) => group.all_reduce(&sum, ReduceOp::Sum),
+            (None, None) => return Ok(()),
         };
-        let in_flight = self.timer.track(pending.map_err(Error::Peer)?);
-        self.in_flight.push_back((bucket, in_flight));
+        self.in_flight.push(bucket, pending.map_err(Error::Peer)?);
         Ok(())
     }
 
-    /// Waits for the bucket whose reduction started first.
+    /// Waits for the bucket whose reduction started first. If other ranks have the same partition, their
+    /// reduction starts, and goes on while the next buckets are reduced.
     fn wait_for_oldest(&mut self) -> Result<(), Error> {
-        let Some((bucket, in_flight)) = self.in_flight.pop_front() else { return Ok(()) };
-        let reduced = self.timer.wait(in_flight)?;
-        guard(|| no_grad(|| self.partitions[bucket].copy_(&reduced)))?;
+        let Some((bucket, reduced)) = self.in_flight.pop()? else { return Ok(()) };
+        let (Some(_), Some(replicas)) = (&self.shard_group, self.replica_group.clone()) else {
+            return self.store(bucket, &reduced);
+        };
+        while self.in_replicas.len() >= MAX_IN_FLIGHT {
+            self.wait_for_oldest_replica()?;
+        }
+        let pending = replicas.all_reduce(&reduced, ReduceOp::Sum).map_err(Error::Peer)?;
+        self.in_replicas.push(bucket, pending);
+        Ok(())
+    }
+
+    fn wait_for_oldest_replica(&mut self) -> Result<(), Error> {
+        let Some((bucket, reduced)) = self.in_replicas.pop()? else { return Ok(()) };
+        self.store(bucket, &reduced)
+    }
+
+    /// Stores this rank's partition of a bucket, reduced over all ranks.
+    fn store(&mut self, bucket: usize, reduced: &Tensor) -> Result<(), Error> {
+        guard(|| no_grad(|| self.partitions[bucket].copy_(reduced)))?;
         self.accumulator.release_bucket(bucket);
         Ok(())
     }
@@ -261,10 +287,41 @@ impl ReducerState {
         while self.unreduced > 0 {
             self.reduce_next_bucket()?;
         }
-        while !self.in_flight.is_empty() {
+        while self.in_flight.len() > 0 {
             self.wait_for_oldest()?;
         }
-        Ok(self.timer.take_communication_time())
+        while self.in_replicas.len() > 0 {
+            self.wait_for_oldest_replica()?;
+        }
+        let replicas_time = self.in_replicas.timer.take_communication_time();
+        Ok(self.in_flight.timer.take_communication_time().plus(replicas_time))
+    }
+}
+
+/// Reductions of buckets in flight over one process group, in the order in which they started.
+#[derive(Debug)]
+struct BucketQueue {
+    in_flight: VecDeque<(usize, InFlight)>,
+    timer: CollectiveTimer,
+}
+
+impl BucketQueue {
+    fn new(device: Device) -> Result<Self, Error> {
+        Ok(Self { in_flight: VecDeque::new(), timer: CollectiveTimer::new(device)? })
+    }
+
+    fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn push(&mut self, bucket: usize, pending: PendingCollective) {
+        self.in_flight.push_back((bucket, self.timer.track(pending)));
+    }
+
+    /// Waits for the oldest one; returns its bucket and its result.
+    fn pop(&mut self) -> Result<Option<(usize, Tensor)>, Error> {
+        let Some((bucket, in_flight)) = self.in_flight.pop_front() else { return Ok(None) };
+        Ok(Some((bucket, self.timer.wait(in_flight)?)))
     }
 }
 

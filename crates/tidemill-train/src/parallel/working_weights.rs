@@ -20,7 +20,8 @@ use crate::Error;
 #[derive(Debug)]
 pub struct WorkingWeights {
     layout: Arc<BucketLayout>,
-    group: Option<ProcessGroup>,
+    /// The ranks that have all partitions together.
+    shard_group: Option<ProcessGroup>,
     buckets: Vec<Tensor>,
     gathers: Arc<Mutex<PendingGathers>>,
 }
@@ -68,7 +69,8 @@ impl WorkingWeights {
         let gathers = Arc::new(Mutex::new(PendingGathers { in_flight: VecDeque::new(), timer, error: None }));
         let (hook_gathers, hook_layout) = (gathers.clone(), layout.clone());
         params.set_pre_forward_hook(move |module| lock(&hook_gathers).wait_for_module(&hook_layout, module));
-        Ok(Self { layout: layout.clone(), group: world.group().cloned(), buckets, gathers })
+        let shard_group = world.shard_group(layout.partition_count()).cloned();
+        Ok(Self { layout: layout.clone(), shard_group, buckets, gathers })
     }
 
     /// Waits for all gathers in flight, and gives the buckets.
@@ -109,8 +111,8 @@ impl WorkingWeights {
             partitions.filter(|(bucket, _)| is_updated(&self.layout.buckets()[*bucket]))
         {
             let weights = &self.buckets[bucket];
-            match &self.group {
-                Some(group) if self.layout.partition_count() > 1 => {
+            match &self.shard_group {
+                Some(group) => {
                     let partition = guard(|| partition.to_kind(weights.kind()))?;
                     let pending = group.all_gather_into(&partition, weights).map_err(Error::Peer)?;
                     let mut gathers = lock(&self.gathers);

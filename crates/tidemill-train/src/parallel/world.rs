@@ -6,7 +6,7 @@ use std::ops::Range;
 use tidemill_store::stream::{Rank, WorldSize};
 use tidemill_torch::ProcessGroup;
 
-use crate::config::CheckpointWriters;
+use crate::config::{CheckpointWriters, Sharding};
 use crate::error::Error;
 
 /// The ranks of a run, and which one this process is.
@@ -17,15 +17,27 @@ pub struct World {
     /// A second group of the same ranks, for tensors on the CPU. It has threads of its own, so that
     /// its collectives do not wait for those of the device.
     pub(super) host_group: Option<ProcessGroup>,
+    /// The ranks of this node, and the ranks that have this rank's place on every node; `None` unless there
+    /// are several nodes of several ranks.
+    node_groups: Option<NodeGroups>,
     rank: usize,
     size: usize,
     ranks_per_node: usize,
 }
 
+/// The process groups of a rank for tensors on the training device, besides that of all ranks.
+#[derive(Clone, Debug)]
+struct NodeGroups {
+    /// The ranks of this node.
+    node: ProcessGroup,
+    /// The ranks that have this rank's place on every node.
+    replicas: ProcessGroup,
+}
+
 impl World {
     /// A process that trains by itself.
     pub fn single_process() -> Self {
-        Self { group: None, host_group: None, rank: 0, size: 1, ranks_per_node: 1 }
+        Self { group: None, host_group: None, node_groups: None, rank: 0, size: 1, ranks_per_node: 1 }
     }
 
     /// Rank `rank` of the process group that is registered as `name`. Nodes have
@@ -49,14 +61,29 @@ impl World {
         }
         let (group, host_group) =
             (ProcessGroup::new(name, size as i64)?, ProcessGroup::new(host_group, size as i64)?);
-        Ok(Self { group: Some(group), host_group: Some(host_group), rank, size, ranks_per_node })
+        let (group, host_group) = (Some(group), Some(host_group));
+        Ok(Self { group, host_group, node_groups: None, rank, size, ranks_per_node })
+    }
+
+    /// This world with the names of two more groups: of the ranks of this node, and of the ranks that have
+    /// this rank's place on every node.
+    ///
+    /// # Errors
+    /// If a name holds a NUL byte.
+    pub fn with_node_groups(self, node: &str, replicas: &str) -> Result<Self, Error> {
+        let nodes = self.size / self.ranks_per_node;
+        let node_groups = NodeGroups {
+            node: ProcessGroup::new(node, self.ranks_per_node as i64)?,
+            replicas: ProcessGroup::new(replicas, nodes as i64)?,
+        };
+        Ok(Self { node_groups: Some(node_groups), ..self })
     }
 
     /// A rank of one node without a process group: it has its share of everything, and communicates
     /// nothing.
     #[cfg(test)]
     pub(crate) fn without_group(rank: usize, size: usize) -> Self {
-        Self { group: None, host_group: None, rank, size, ranks_per_node: size }
+        Self { group: None, host_group: None, node_groups: None, rank, size, ranks_per_node: size }
     }
 
     /// The number of this rank.
@@ -82,6 +109,42 @@ impl World {
     /// The process group for tensors on the training device; `None` with one rank.
     pub(crate) fn group(&self) -> Option<&ProcessGroup> {
         self.group.as_ref()
+    }
+
+    /// The number of ranks that share the state of a network.
+    ///
+    /// # Errors
+    /// [`Error::World`] if nodes are to share it and there are no groups of their ranks.
+    pub(crate) fn partition_count(&self, sharding: Sharding) -> Result<usize, Error> {
+        match sharding {
+            Sharding::None => Ok(1),
+            Sharding::ShardGradOp => Ok(self.size),
+            Sharding::HybridShard => {
+                let has_groups = self.node_groups.is_some() || [1, self.size].contains(&self.ranks_per_node);
+                let missing = "train.sharding = \"hybrid_shard\" needs process groups of each node's ranks";
+                has_groups.then_some(self.ranks_per_node).ok_or_else(|| Error::World(missing.into()))
+            }
+        }
+    }
+
+    /// The ranks that have all partitions together, if the state is shared by so many; `None` if this rank
+    /// has all of it.
+    pub(crate) fn shard_group(&self, partition_count: usize) -> Option<&ProcessGroup> {
+        match partition_count {
+            1 => None,
+            all if all == self.size => self.group.as_ref(),
+            _ => self.node_groups.as_ref().map(|groups| &groups.node),
+        }
+    }
+
+    /// The ranks that have the same partition as this rank, if the state is shared by so many; `None` if no
+    /// other rank has.
+    pub(crate) fn replica_group(&self, partition_count: usize) -> Option<&ProcessGroup> {
+        match partition_count {
+            1 => self.group.as_ref(),
+            all if all == self.size => None,
+            _ => self.node_groups.as_ref().map(|groups| &groups.replicas),
+        }
     }
 
     /// This rank's share of each global batch, for the stream.

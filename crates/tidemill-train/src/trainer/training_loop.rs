@@ -3,17 +3,18 @@
 use std::time::Instant;
 
 use serde_json::Value;
-use tch::Cuda;
 use tidemill_models::SchedulerConfig;
 use tidemill_store::stream::Batch;
-use tidemill_torch::{SideStream, install_cpu_allocator};
+use tidemill_torch::install_cpu_allocator;
 
 use super::anomaly::nan_and_spikes::{AnomalyTracker, NextAction};
 use super::anomaly::rollback::rollback_message;
 use super::checkpointer::Checkpointer;
+use super::gpu_setup::set_up_gpu;
 use super::metrics_reporter::{
     FinishedStep, MetricsReporter, WindowMetrics, new_step_metrics, report_unreadable_rows,
 };
+use super::out_of_memory::explain_step_error;
 use super::setup::collective_setup::{Components, set_up};
 use super::step::step_runner::{StepContext, StepRunner};
 use super::telemetry::Telemetry;
@@ -84,13 +85,8 @@ impl Trainer {
 
     /// Trains all phases, or until a rank is to stop, and saves the last checkpoint.
     fn run(&mut self, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
-        if self.step_runner.objective.device.is_cuda() && !self.spec.data.encodes_in_process() {
-            // Steps have few shapes, and there are many steps: cuDNN tries which of its kernels is
-            // the fastest for each shape. Encoders in this process would make it try again for each
-            // size of a unit's last batch.
-            Cuda::cudnn_set_benchmark(true);
-        }
-        let _stream = self.step_runner.cuda_graph_device().map(SideStream::enter).transpose()?;
+        let (kind, graph_device) = (self.step_runner.objective.kind, self.step_runner.cuda_graph_device());
+        let _gpu = set_up_gpu(&self.spec, kind, graph_device, observer)?;
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first_step)) = self.spec.train.phase_at(self.progress.step) {
@@ -167,7 +163,10 @@ impl Trainer {
             skip_above: self.anomalies.skip_above(&self.progress.recent_losses),
             is_writing_checkpoint: self.checkpointer.is_writing(),
         };
-        let pending = self.step_runner.run_step(&self.spec, context, batch, next_batch)?;
+        let result = self.step_runner.run_step(&self.spec, context, batch, next_batch);
+        let pending = result.map_err(|error| {
+            explain_step_error(error, &self.spec.train, &self.step_runner, context, batch.bucket)
+        })?;
         self.progress.step += 1;
         self.metrics.add_pending_step(pending);
         Ok(())

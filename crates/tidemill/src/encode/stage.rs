@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_data::prepare::{CAPTION_PIXELS, SCORE_PIXELS};
 use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
 use tidemill_store::TensorSpec;
-use tidemill_torch::{guard, tensor_to_bytes};
+use tidemill_torch::{Download, guard, tensor_from_bytes, upload};
 
 use crate::encode::config::{EncodeConfig, StoredText};
 use crate::encode::encoded_column::{EncodedColumn, quarantine_failed};
@@ -92,18 +92,22 @@ impl Encode {
         let recaptioned = self.recaption.as_ref().map(|recaption| recaption.run(batch)).transpose()?;
         let batch = recaptioned.as_ref().unwrap_or(batch);
         let mut fields = Vec::with_capacity(batch.num_columns());
-        let mut encoded: Vec<(usize, EncodedColumn)> = Vec::new();
+        let mut pending: Vec<(usize, PendingColumn)> = Vec::new();
         for (i, (field, column)) in batch.schema().fields().iter().zip(batch.columns()).enumerate() {
-            if let Some(output) = self.encode_column(field.name(), column, batch)? {
-                fields.push(Arc::new(output.field().clone()));
-                encoded.push((i, output));
+            if let Some(output) = self.launch_column(field.name(), column, batch)? {
+                fields.push(Arc::new(output.column.field().clone()));
+                pending.push((i, output));
             } else {
                 fields.push(field.clone());
             }
         }
+        // A GPU computes the later columns while the earlier ones are collected.
         let mut failed = vec![false; batch.num_rows()];
-        for (_, column) in &encoded {
+        let mut encoded: Vec<(usize, EncodedColumn)> = Vec::new();
+        for (i, column) in pending {
+            let column = column.collect()?;
             column.mark_not_finite(&mut failed);
+            encoded.push((i, column));
         }
         let mut columns = batch.columns().to_vec();
         for (i, column) in encoded {
@@ -154,7 +158,13 @@ impl Encode {
     /// # Errors
     /// A failure of libtorch, such as an id outside the vocabulary.
     pub fn encode_caption(&self, ids: &[i32]) -> Result<Vec<u8>> {
-        self.encode_token_ids(ids, 1)
+        match &self.text {
+            TextOutput::TokenIds => Ok(to_le_bytes(ids)),
+            TextOutput::Embeddings(encoder, _) => {
+                let embeddings = self.launch_text(encoder, ids, 1)?;
+                Ok(embeddings.wait_for_bytes().map_err(tidemill_models::Error::from)?.to_vec())
+            }
+        }
     }
 
     /// The dtype and shape in which a caption of `tokens` token ids is stored.
@@ -190,64 +200,92 @@ impl Encode {
         self.vae.config().scaling_factor
     }
 
-    fn encode_column(
+    /// Gives the device the work for a column; `None` for columns that stay as they are.
+    fn launch_column(
         &self,
         name: &str,
         column: &ArrayRef,
         batch: &RecordBatch,
-    ) -> Result<Option<EncodedColumn>> {
+    ) -> Result<Option<PendingColumn>> {
         if name == "token_ids" {
-            return self.encode_text(&TokenIds::from_column(column)?).map(Some);
+            return self.launch_texts(&TokenIds::from_column(column)?).map(Some);
         }
         match name.strip_prefix("pixels_").and_then(|r| r.parse().ok()) {
-            Some(resolution) => self.encode_images(&Pixels::from_batch(batch, resolution)?).map(Some),
+            Some(resolution) => self.launch_images(&Pixels::from_batch(batch, resolution)?).map(Some),
             None => Ok(None),
         }
     }
 
-    fn encode_images(&self, pixels: &Pixels) -> Result<EncodedColumn> {
+    fn launch_images(&self, pixels: &Pixels) -> Result<PendingColumn> {
         let shape = |size: &Option<(u32, u32)>| size.map(|size| self.latents_shape(size)).transpose();
         let shapes = pixels.sizes.iter().map(shape).collect::<Result<Vec<_>>>()?;
-        let mut encoded = EncodedColumn::latents(pixels.resolution, &shapes, shape(&pixels.only_size)?);
+        let column = EncodedColumn::latents(pixels.resolution, &shapes, shape(&pixels.only_size)?);
+        let mut results = Vec::new();
         for ((width, height), rows) in pixels.group_by_size() {
             for rows in rows.chunks(self.batch_size) {
                 let (bytes, n) = (pixels.concat_rows(rows), rows.len() as i64);
-                let values = self.run_model(|| {
+                let latents = self.launch_model(|| {
                     let shape = [n, 3, height.into(), width.into()];
-                    let images = Tensor::from_data_size(&bytes, &shape, Kind::Uint8).to(self.device);
+                    let images = tensor_from_bytes(&bytes, Kind::Uint8, &shape, Kind::Uint8, self.device);
                     self.vae.encode(&normalize(&images).to_kind(self.kind))
                 })?;
-                encoded.set_rows(rows, &values);
+                results.push((rows.to_vec(), latents));
             }
         }
-        Ok(encoded)
+        Ok(PendingColumn { column, results })
     }
 
-    fn encode_text(&self, ids: &TokenIds) -> Result<EncodedColumn> {
-        let mut encoded = EncodedColumn::text(&self.text_spec(ids.length).decoded(), ids.valid.clone());
+    fn launch_texts(&self, ids: &TokenIds) -> Result<PendingColumn> {
+        let mut column = EncodedColumn::text(&self.text_spec(ids.length).decoded(), ids.valid.clone());
         let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
-        let chunks = ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size));
-        for (chunk, rows) in chunks {
-            encoded.set_rows(rows, &self.encode_token_ids(chunk, rows.len() as i64)?);
+        let mut results = Vec::new();
+        for (chunk, rows) in ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size))
+        {
+            match &self.text {
+                TextOutput::TokenIds => column.set_rows(rows, &to_le_bytes(chunk)),
+                TextOutput::Embeddings(encoder, _) => {
+                    results.push((rows.to_vec(), self.launch_text(encoder, chunk, rows.len() as i64)?));
+                }
+            }
         }
-        Ok(encoded)
+        Ok(PendingColumn { column, results })
     }
 
-    fn encode_token_ids(&self, ids: &[i32], rows: i64) -> Result<Vec<u8>> {
-        match &self.text {
-            TextOutput::TokenIds => Ok(ids.iter().flat_map(|id| id.to_le_bytes()).collect()),
-            TextOutput::Embeddings(encoder, _) => self.run_model(|| {
-                let ids = Tensor::from_slice(ids).view([rows, -1]).to(self.device).to_kind(Kind::Int64);
-                encoder.forward(&ids)
-            }),
-        }
+    fn launch_text(&self, encoder: &ClipTextModel, ids: &[i32], rows: i64) -> Result<Download> {
+        self.launch_model(|| {
+            let ids = upload(&Tensor::from_slice(ids).view([rows, -1]), self.device);
+            encoder.forward(&ids.to_kind(Kind::Int64))
+        })
     }
 
-    /// Runs a model without gradients and copies its result to the CPU as little-endian f16.
-    fn run_model(&self, forward: impl FnOnce() -> Tensor) -> Result<Vec<u8>> {
-        guard(|| tensor_to_bytes(&no_grad(forward).to_kind(Kind::Half)))
-            .map_err(|e| tidemill_models::Error::from(e).into())
+    /// Runs a model without gradients, and starts to copy its result to the host, row-major and in f16.
+    fn launch_model(&self, forward: impl FnOnce() -> Tensor) -> Result<Download> {
+        guard(|| no_grad(forward).to_kind(Kind::Half).contiguous())
+            .and_then(|result| Download::start(&result))
+            .map_err(|error| tidemill_models::Error::from(error).into())
     }
+}
+
+/// A column whose values a device still computes.
+struct PendingColumn {
+    column: EncodedColumn,
+    /// The numbers of some rows, and their values.
+    results: Vec<(Vec<usize>, Download)>,
+}
+
+impl PendingColumn {
+    /// Waits for all values.
+    fn collect(self) -> Result<EncodedColumn> {
+        let Self { mut column, results } = self;
+        for (rows, values) in results {
+            column.set_rows(&rows, values.wait_for_bytes().map_err(tidemill_models::Error::from)?);
+        }
+        Ok(column)
+    }
+}
+
+fn to_le_bytes(ids: &[i32]) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
 /// Maps u8 pixels to [-1, 1], with the operations of diffusers' `VaeImageProcessor` in the same

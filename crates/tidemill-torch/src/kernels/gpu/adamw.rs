@@ -13,7 +13,7 @@ use crate::kernels::arguments::{AdamW, AdamWScalars, ParamSlice};
 use crate::kernels::libtorch;
 use crate::{Error, guard};
 
-static SOURCE: KernelSource = KernelSource {
+pub(super) static SOURCE: KernelSource = KernelSource {
     name: "AdamW",
     text: concat!(include_str!("common.cu"), include_str!("adamw.cu"), "\0"),
     kernels: &[c"adamw_coefficients", c"adamw_step"],

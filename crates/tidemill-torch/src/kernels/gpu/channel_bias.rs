@@ -12,7 +12,7 @@ use crate::kernels::layout::{nchw_to_nhwc, nhwc_to_nchw};
 use crate::kernels::libtorch::{self, sum_rows};
 use crate::{Error, guard};
 
-static SOURCE: KernelSource = KernelSource {
+pub(super) static SOURCE: KernelSource = KernelSource {
     name: "ChannelBias",
     text: concat!(include_str!("common.cu"), include_str!("channel_bias.cu"), "\0"),
     kernels: &[c"add_channel_bias"],

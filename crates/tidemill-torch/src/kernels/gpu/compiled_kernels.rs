@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_ref, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use tch::{Kind, Tensor, with_grad};
 
 use super::hardware::WARP;
 use crate::Error;
-use crate::cuda::nvrtc::{Kernels, LaunchConfig};
+use crate::cuda::nvrtc::{Kernels, LaunchConfig, Program};
 
 /// Kernels that are compiled together.
 pub struct KernelSource {
@@ -37,7 +38,9 @@ pub struct KernelTarget {
 /// The state of a target's kernels.
 #[derive(Default)]
 struct Compiled {
-    /// `None` until they are compiled.
+    /// Compiled ahead of the first use, by [`compile_ahead`].
+    machine_code: Option<Vec<u8>>,
+    /// `None` until they are loaded.
     kernels: Option<Arc<Kernels>>,
     /// `None` until they are tested; an error says why they cannot be used.
     tested: Option<Result<(), String>>,
@@ -54,17 +57,16 @@ fn with_cache<R>(work: impl FnOnce(&mut HashMap<CacheKey, Compiled>) -> R) -> R 
     work(CACHE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Whether the kernels can be used. The first call for a target compiles and tests them. Threads
+/// Whether the kernels can be used. The first call for a target compiles, loads and tests them. Threads
 /// that call meanwhile do so as well and do not wait: the test runs a backward pass, whose thread
 /// may be the one that another caller waits for.
-pub fn is_usable(source: &KernelSource, device: usize, kind: Kind) -> bool {
-    let key = (source.name, device, kind == Kind::BFloat16);
+pub fn is_usable(source: &'static KernelSource, device: usize, kind: Kind) -> bool {
+    let target = KernelTarget { source, device, kind };
+    let key = target.cache_key();
     if let Some(usable) = with_cache(|cache| cache.get(&key)?.tested.as_ref().map(Result::is_ok)) {
         return usable;
     }
-    let element = if key.2 { c"-DELEMENT=bf16" } else { c"-DELEMENT=float" };
-    let text = CStr::from_bytes_with_nul(source.text.as_bytes()).unwrap_or_default();
-    let tested = Kernels::compile(text, &[element], source.kernels, device as i32).and_then(|kernels| {
+    let tested = target.load().and_then(|kernels| {
         with_cache(|cache| {
             cache.entry(key).or_default().kernels.get_or_insert_with(|| Arc::new(kernels)).clone()
         });
@@ -83,6 +85,26 @@ pub fn is_usable(source: &KernelSource, device: usize, kind: Kind) -> bool {
     usable
 }
 
+/// Compiles those of `targets` that no earlier process has compiled and stored, all at a time.
+/// `before_compiling` is called with their number, if there are any. Kernels that cannot be compiled are
+/// reported at their first use.
+pub fn compile_ahead(targets: &[KernelTarget], before_compiling: impl FnOnce(usize)) {
+    let programs = targets.iter().filter_map(|target| Some((target, target.program().ok()?)));
+    let missing: Vec<_> = programs.filter(|(_, program)| program.stored().is_none()).collect();
+    if missing.is_empty() {
+        return;
+    }
+    before_compiling(missing.len());
+    thread::scope(|scope| {
+        for (target, program) in &missing {
+            scope.spawn(|| {
+                let machine_code = program.compile().ok();
+                with_cache(|cache| cache.entry(target.cache_key()).or_default().machine_code = machine_code);
+            });
+        }
+    });
+}
+
 /// How often kernels of this crate have been launched on a GPU for tensors of a dtype since they
 /// were tested. `name` is `"AdamW"`,
 /// `"GEGLU"`, `"GroupNorm"`, `"LayerNorm"` or `"ChannelBias"`. Operations fall back to libtorch
@@ -98,6 +120,28 @@ pub fn kernel_launch_count(name: &'static str, device: usize, kind: Kind) -> Res
 }
 
 impl KernelTarget {
+    fn cache_key(self) -> CacheKey {
+        (self.source.name, self.device, self.kind == Kind::BFloat16)
+    }
+
+    fn program(self) -> Result<Program, Error> {
+        let element = if self.kind == Kind::BFloat16 { c"-DELEMENT=bf16" } else { c"-DELEMENT=float" };
+        let source = CStr::from_bytes_with_nul(self.source.text.as_bytes()).unwrap_or_default();
+        Program::new(source, &[element], self.device as i32)
+    }
+
+    /// Loads the kernels, and compiles them unless that was done ahead or by an earlier process.
+    fn load(self) -> Result<Kernels, Error> {
+        let program = self.program()?;
+        let compiled = with_cache(|cache| cache.get_mut(&self.cache_key())?.machine_code.take());
+        let load = |code: Vec<u8>| Kernels::load(&code, self.source.kernels, self.device as i32);
+        // A driver that refuses what is stored may take what is compiled anew.
+        match compiled.or_else(|| program.stored()).map(load) {
+            Some(Ok(kernels)) => Ok(kernels),
+            _ => load(program.compile()?),
+        }
+    }
+
     /// Launches a kernel. Its arguments are pointers to `tensors`, null for `None`, and then a copy
     /// of each of `values`.
     ///
@@ -110,9 +154,8 @@ impl KernelTarget {
         tensors: &[Option<&Tensor>],
         values: &[&dyn Any],
     ) -> Result<(), Error> {
-        let key = (self.source.name, self.device, self.kind == Kind::BFloat16);
         let kernels = with_cache(|cache| {
-            let compiled = cache.get_mut(&key)?;
+            let compiled = cache.get_mut(&self.cache_key())?;
             compiled.launches += u64::from(compiled.tested.is_some());
             compiled.kernels.clone()
         });
@@ -160,11 +203,12 @@ mod tests {
 
     #[test]
     fn kernels_that_cannot_be_compiled_are_not_used() {
-        let source = KernelSource { name: "broken", text: "\0", kernels: &[], self_test: |_, _| Ok(()) };
+        static SOURCE: KernelSource =
+            KernelSource { name: "broken", text: "\0", kernels: &[], self_test: |_, _| Ok(()) };
         // The second call takes the result from the cache.
         for _ in 0..2 {
-            assert!(!is_usable(&source, 0, Kind::Float));
+            assert!(!is_usable(&SOURCE, 0, Kind::Float));
         }
-        assert!(kernel_launch_count(source.name, 0, Kind::Float).is_err());
+        assert!(kernel_launch_count(SOURCE.name, 0, Kind::Float).is_err());
     }
 }

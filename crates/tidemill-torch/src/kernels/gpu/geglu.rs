@@ -11,7 +11,7 @@ use crate::cuda::nvrtc::LaunchConfig;
 use crate::kernels::libtorch;
 use crate::{Error, guard};
 
-static SOURCE: KernelSource = KernelSource {
+pub(super) static SOURCE: KernelSource = KernelSource {
     name: "GEGLU",
     text: concat!(include_str!("common.cu"), include_str!("column_sums.cu"), include_str!("geglu.cu"), "\0"),
     kernels: &[c"geglu_forward", c"geglu_backward", c"geglu_backward_with_bias", c"sum_columns"],

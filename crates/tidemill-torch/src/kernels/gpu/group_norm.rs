@@ -14,7 +14,7 @@ use crate::kernels::layout::{nchw_to_nhwc, nhwc_to_nchw};
 use crate::kernels::libtorch;
 use crate::{Error, guard};
 
-static SOURCE: KernelSource = KernelSource {
+pub(super) static SOURCE: KernelSource = KernelSource {
     name: "GroupNorm",
     text: concat!(include_str!("common.cu"), include_str!("group_norm.cu"), "\0"),
     kernels: &[

@@ -10,7 +10,7 @@ use crate::autograd::{Backward, attach_backward};
 use crate::cuda::nvrtc::LaunchConfig;
 use crate::{Error, guard};
 
-static SOURCE: KernelSource = KernelSource {
+pub(super) static SOURCE: KernelSource = KernelSource {
     name: "LayerNorm",
     text: concat!(
         include_str!("common.cu"),

@@ -52,12 +52,12 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     let LocalSetup {
         dataset,
         schedule,
-        flops_per_row,
+        row_costs,
         identity,
         settings,
         objective,
         sharding_plan,
-        cuda_graph_device,
+        cuda_graph_target,
         messages: setup_messages,
     } = world.propagate_error(LocalSetup::new(&mut spec, has_bf16))?;
     world.check_equal_on_all_ranks(&serde_json::json!({
@@ -91,7 +91,14 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     let profiler = profiler.map(|config| Profiler::new(config, &spec.output, world.rank(), objective.device));
     Ok(Components {
         checkpointer: Checkpointer::new(checkpoints, writer, progress.step)?,
-        step_runner: StepRunner::new(dataset, objective, optimizer, flops_per_row, cuda_graph_device),
+        step_runner: StepRunner::new(
+            &spec.train,
+            dataset,
+            objective,
+            optimizer,
+            row_costs,
+            cuda_graph_target,
+        ),
         spec,
         schedule,
         progress,

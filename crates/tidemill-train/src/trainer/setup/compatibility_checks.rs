@@ -9,6 +9,7 @@ use crate::Error;
 use crate::config::{Precision, TrainConfig};
 use crate::data::latents_layout::{has_moments, latents_shape};
 use crate::train_spec::TrainSpec;
+use crate::trainer::step::step_runner::RowCost;
 
 /// The names of the frozen parameters: those that match `train.freeze`, and those that the denoiser
 /// itself freezes.
@@ -58,24 +59,27 @@ pub(super) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
     Ok(norms)
 }
 
-/// Floating-point operations for a row of each bucket that a phase trains on: forward, and twice as
-/// many backward.
+/// The costs of a row of each bucket that a phase trains on.
 ///
 /// # Errors
 /// If the denoiser cannot take such rows.
-pub(super) fn flops_per_row(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<BTreeMap<Bucket, f64>, Error> {
+pub(super) fn row_costs(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<BTreeMap<Bucket, RowCost>, Error> {
     let text = text_shape(spec, dataset)?;
-    let flops_in = |bucket: &Bucket| {
+    let cost_in = |bucket: &Bucket| {
         let [channels, height, width] = latents_shape(dataset, *bucket)?;
         // Moments are means and variances.
         let channels = if has_moments(dataset) { channels / 2 } else { channels };
         let row = SampleShape { latents: [channels, height, width], text };
         let forward = spec.denoiser.forward_flops(row).map_err(|error| Error::Dataset(error.to_string()))?;
-        Ok((*bucket, 3.0 * forward as f64))
+        let cost = RowCost {
+            flops: 3.0 * forward as f64,
+            activation_elements: spec.denoiser.activation_elements(row),
+        };
+        Ok((*bucket, cost))
     };
     let is_trained =
         |bucket: &&Bucket| spec.train.phase.iter().any(|phase| phase.resolution == bucket.resolution);
-    dataset.latents.keys().filter(is_trained).map(flops_in).collect()
+    dataset.latents.keys().filter(is_trained).map(cost_in).collect()
 }
 
 /// Checks that there are rows for all phases and for validation, which otherwise would fail at the

@@ -11,10 +11,10 @@ use tidemill_plan::memory::default_bucket_bytes;
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 use tidemill_torch::{guard, tensor_from_bytes};
 
-use super::compatibility_checks::{check_data, flops_per_row, frozen_parameters, norms_in_f32};
+use super::compatibility_checks::{check_data, frozen_parameters, norms_in_f32, row_costs};
 use crate::Error;
 use crate::checkpoint::run_identity::compute_run_identity;
-use crate::config::{Precision, PreviewConfig, Sharding, TrainConfig};
+use crate::config::{Precision, PreviewConfig, TrainConfig};
 use crate::data::latents_layout::has_moments;
 use crate::objective::denoising::Objective;
 use crate::objective::loss_weighting::LossWeights;
@@ -23,23 +23,24 @@ use crate::optimizer::ShardingPlan;
 use crate::parallel::gradient_reduction::GradientReduction;
 use crate::train_spec::TrainSpec;
 use crate::trainer::noise_schedule::training_scheduler_config;
-use crate::trainer::step::cuda_graph::cuda_graph_device;
+use crate::trainer::step::cuda_graph::{CudaGraphTarget, cuda_graph_target};
+use crate::trainer::step::step_runner::RowCost;
 
 /// Everything that a rank derives from its spec.
 pub(super) struct LocalSetup {
     pub dataset: DatasetSpec,
     /// The noise schedule to train with.
     pub schedule: SchedulerConfig,
-    /// Floating-point operations for a row of each bucket, forward and backward.
-    pub flops_per_row: BTreeMap<Bucket, f64>,
+    /// The costs of a row of each bucket.
+    pub row_costs: BTreeMap<Bucket, RowCost>,
     /// What a checkpoint must have been made with to be resumed.
     pub identity: Value,
     /// `[train]`, which may change between starts.
     pub settings: Value,
     pub objective: Objective,
     pub sharding_plan: ShardingPlan,
-    /// The GPU to record steps on, if they are recorded.
-    pub cuda_graph_device: Option<usize>,
+    /// The GPU to record steps on, if they may be recorded.
+    pub cuda_graph_target: Option<CudaGraphTarget>,
     /// Messages to the user about the settings.
     pub messages: Vec<&'static str>,
 }
@@ -61,13 +62,14 @@ impl LocalSetup {
         check_ranks(spec)?;
         check_preview(spec, &schedule)?;
         let (device, ranks) = (spec.denoiser.params().device(), spec.world.size());
+        let may_wait = spec.denoiser.may_wait_for_device() || spec.data.encodes_in_process();
         let schedule_message = schedule_message(&schedule, &spec.train);
         Ok(Self {
-            flops_per_row: flops_per_row(spec, &dataset)?,
+            row_costs: row_costs(spec, &dataset)?,
             identity: compute_run_identity(spec, &dataset, &schedule),
             settings: serde_json::to_value(&spec.train).unwrap_or_default(),
             sharding_plan: new_sharding_plan(spec)?,
-            cuda_graph_device: cuda_graph_device(spec.train.cuda_graph, device, ranks)?,
+            cuda_graph_target: cuda_graph_target(spec.train.cuda_graph, device, ranks, may_wait)?,
             // Takes the text encoder, so this comes after everything that reads it.
             objective: new_objective(spec, &dataset, &schedule, to_kind(precision))?,
             messages: precision_message.into_iter().chain(schedule_message).collect(),
@@ -120,7 +122,7 @@ fn new_sharding_plan(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     let is_accumulated =
         (0..train.phase.len()).any(|phase| rows_per_rank(phase) > train.phase_micro_batch(phase));
     Ok(ShardingPlan {
-        is_sharded: train.sharding == Sharding::ShardGradOp && ranks > 1,
+        partition_count: spec.world.partition_count(train.sharding)?,
         bucket_elements: bucket_bytes / element_size,
         reduction: GradientReduction { kind, is_accumulated },
         moment_kind: to_kind(train.moment_precision),

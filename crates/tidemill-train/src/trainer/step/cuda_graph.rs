@@ -1,17 +1,23 @@
 //! CUDA graphs (`train.cuda_graph`): a step on a GPU is recorded once, and then started as a whole.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
-use tch::{Device, Tensor, no_grad};
+use tch::{Cuda, Device, Tensor, no_grad};
 use tidemill_torch::{CudaGraph, Download, GraphMemoryPool, guard};
 
 use super::step_inputs::{StepInputs, StepOutputs};
 use crate::Error;
+use crate::config::CudaGraphMode;
 
 /// Steps of a kind that are computed without a graph before one is recorded. After these,
 /// everything that a step creates exists: moments, averages, compiled kernels, workspaces of
 /// libraries.
 const WARMUP_STEPS: u32 = 3;
+
+/// The host is the limit of a step if launching takes it more than this share of the step's time. Where the
+/// GPU is the limit, the host is through at half of it: it may be a thousand kernels ahead.
+const HOST_BOUND_SHARE: f64 = 0.9;
 
 /// The largest relative difference between the outputs of a step and its recording. Kernels that
 /// sum in no fixed order round differently.
@@ -24,10 +30,19 @@ const COMPARED: usize = 2;
 /// averaged.
 type StepKind = (Vec<Vec<i64>>, bool);
 
+/// The GPU to record steps on, and which of them to record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CudaGraphTarget {
+    /// The index of the GPU.
+    pub device: usize,
+    /// Steps are recorded only where the host is the limit.
+    pub only_if_host_bound: bool,
+}
+
 /// The recorded steps of a GPU.
 #[derive(Debug)]
 pub(crate) struct CudaGraphs {
-    device: usize,
+    target: CudaGraphTarget,
     memory: Option<GraphMemoryPool>,
     steps: BTreeMap<StepKind, State>,
 }
@@ -37,6 +52,8 @@ enum State {
     /// The number of steps computed without a graph.
     WarmingUp(u32),
     Recorded(RecordedStep),
+    /// The GPU is the limit.
+    NotRecorded,
 }
 
 /// A recorded step, the tensors that it reads, and those that it writes.
@@ -48,14 +65,14 @@ struct RecordedStep {
 }
 
 impl CudaGraphs {
-    /// Graphs on the GPU with this index; none are recorded yet.
-    pub fn new(device: usize) -> Self {
-        Self { device, memory: None, steps: BTreeMap::new() }
+    /// Graphs on a GPU; none are recorded yet.
+    pub fn new(target: CudaGraphTarget) -> Self {
+        Self { target, memory: None, steps: BTreeMap::new() }
     }
 
     /// The index of the GPU.
     pub fn device(&self) -> usize {
-        self.device
+        self.target.device
     }
 
     /// Runs a step: by `compute` at first, and by replaying its recording after a few steps of the
@@ -75,70 +92,119 @@ impl CudaGraphs {
         if self.steps.keys().any(|(_, averages)| *averages != is_averaging) {
             self.clear();
         }
+        let CudaGraphTarget { device, only_if_host_bound } = self.target;
         let state = self.steps.entry(kind).or_insert(State::WarmingUp(0));
-        if let State::WarmingUp(steps) = state
-            && *steps < WARMUP_STEPS
-        {
-            *steps += 1;
-            return compute(&inputs);
-        }
-        if let State::Recorded(recorded) = state {
-            guard(|| no_grad(|| recorded.inputs.copy_from(&inputs)))?;
-            recorded.graph.replay()?;
-            return Ok(StepOutputs(recorded.outputs.0.shallow_clone()));
+        match state {
+            State::NotRecorded => return compute(&inputs),
+            State::Recorded(recorded) => {
+                guard(|| no_grad(|| recorded.inputs.copy_from(&inputs)))?;
+                return recorded.replay();
+            }
+            State::WarmingUp(WARMUP_STEPS) => {}
+            State::WarmingUp(steps) => {
+                *steps += 1;
+                if !only_if_host_bound || *steps < WARMUP_STEPS {
+                    return compute(&inputs);
+                }
+                let (outputs, launch_share) = measure_launch_share(device, || compute(&inputs))?;
+                let is_recorded = launch_share > HOST_BOUND_SHARE;
+                tracing::info!(
+                    "launching takes {:.0} % of a step's time, so steps are {}recorded as a CUDA graph",
+                    100.0 * launch_share,
+                    if is_recorded { "" } else { "not " }
+                );
+                if !is_recorded {
+                    *state = State::NotRecorded;
+                }
+                return Ok(outputs);
+            }
         }
         let memory = self.memory.map_or_else(GraphMemoryPool::new, Ok)?;
         self.memory = Some(memory);
-        match RecordedStep::record(inputs, self.device, memory, &mut compute)? {
-            Ok(recorded) => {
-                let outputs = StepOutputs(recorded.outputs.0.shallow_clone());
+        match record(inputs, device, memory, &mut compute)? {
+            Recording::Complete(recorded) => {
+                let outputs = recorded.replay()?;
                 *state = State::Recorded(recorded);
                 Ok(outputs)
             }
-            Err(inputs) => compute(&inputs),
+            Recording::NotFinite(inputs) => compute(&inputs),
+            Recording::Differs(inputs, difference) if only_if_host_bound => {
+                tracing::warn!("steps are not recorded as a CUDA graph: {difference}");
+                *state = State::NotRecorded;
+                compute(&inputs)
+            }
+            Recording::Differs(_, difference) => Err(refuse_recording(&difference)),
         }
     }
 
     /// Discards all recordings, because tensors that they read or write have moved.
     pub fn clear(&mut self) {
         // libtorch frees the graphs' memory with the last graph, so new graphs need new memory.
-        *self = Self::new(self.device);
+        *self = Self::new(self.target);
     }
 }
 
+/// Computes a step on a GPU without any other work; returns its outputs, and the share of its time that
+/// launching it took.
+fn measure_launch_share(
+    device: usize,
+    compute: impl FnOnce() -> Result<StepOutputs, Error>,
+) -> Result<(StepOutputs, f64), Error> {
+    let wait = || guard(|| Cuda::synchronize(device as i64));
+    wait()?;
+    let started = Instant::now();
+    let outputs = compute()?;
+    let launched = started.elapsed();
+    wait()?;
+    Ok((outputs, launched.as_secs_f64() / started.elapsed().as_secs_f64().max(1e-9)))
+}
+
+/// What came of recording a step.
+enum Recording {
+    Complete(RecordedStep),
+    /// The step's outputs are not finite, so there is nothing to compare.
+    NotFinite(StepInputs),
+    /// The recording computes something else; says what.
+    Differs(StepInputs, String),
+}
+
+/// Records a step, without running it. To check the recording, the same step is computed without a graph
+/// and replayed, both times without effect (skipped), and the outputs are compared.
+fn record(
+    inputs: StepInputs,
+    device: usize,
+    memory: GraphMemoryPool,
+    mut compute: impl FnMut(&StepInputs) -> Result<StepOutputs, Error>,
+) -> Result<Recording, Error> {
+    let scalars = guard(|| inputs.scalars.copy())?;
+    let inputs = guard(|| no_grad(|| inputs.into_skipped()))?;
+    let expected = Download::start(&compute(&inputs)?.0)?.wait()?.copy();
+    if !is_finite(&expected) {
+        return Ok(Recording::NotFinite(StepInputs { scalars, ..inputs }));
+    }
+    // libtorch's allocator does not recover from a capture that failed, so the run cannot go on without.
+    let (graph, outputs) = CudaGraph::capture(device, memory, || compute(&inputs))
+        .map_err(|error: Error| refuse_recording(&error.to_string()))?;
+    let recorded = RecordedStep { graph, inputs, outputs };
+    let replayed = Download::start(&recorded.replay()?.0)?;
+    let difference = describe_difference(&expected, replayed.wait()?);
+    guard(|| no_grad(|| recorded.inputs.scalars.shallow_clone().copy_(&scalars)))?;
+    Ok(match difference {
+        None => Recording::Complete(recorded),
+        Some(difference) => Recording::Differs(recorded.inputs, difference),
+    })
+}
+
+fn refuse_recording(why: &str) -> Error {
+    let message = format!("a step cannot be recorded on this GPU: {why}; set train.cuda_graph to false");
+    Error::config("train.cuda_graph", message)
+}
+
 impl RecordedStep {
-    /// Records a step and runs it. To check the recording, the same step is first computed without
-    /// a graph and without effect (skipped), and both outputs are compared. If the outputs are not
-    /// finite, there is nothing to compare: the step is neither recorded nor run, and its inputs
-    /// are returned.
-    fn record(
-        inputs: StepInputs,
-        device: usize,
-        memory: GraphMemoryPool,
-        mut compute: impl FnMut(&StepInputs) -> Result<StepOutputs, Error>,
-    ) -> Result<Result<Self, StepInputs>, Error> {
-        let refuse = |why: String| {
-            let message =
-                format!("a step cannot be recorded on this GPU: {why}; set train.cuda_graph to false");
-            Error::config("train.cuda_graph", message)
-        };
-        let scalars = guard(|| inputs.scalars.copy())?;
-        let skipped = guard(|| no_grad(|| inputs.into_skipped()))?;
-        let expected = Download::start(&compute(&skipped)?.0)?.wait()?.copy();
-        let inputs = StepInputs { scalars, ..skipped };
-        if !is_finite(&expected) {
-            return Ok(Err(inputs));
-        }
-        let (graph, outputs) = CudaGraph::capture(device, memory, || compute(&inputs))
-            .map_err(|error: Error| refuse(error.to_string()))?;
-        graph.replay()?;
-        let replayed = Download::start(&outputs.0)?;
-        match describe_difference(&expected, replayed.wait()?) {
-            None => Ok(Ok(Self { graph, inputs, outputs })),
-            Some(difference) => Err(refuse(format!(
-                "{difference}; the weights in memory may be wrong, those of the last checkpoint are not"
-            ))),
-        }
+    /// Starts the step on the inputs that it has now.
+    fn replay(&self) -> Result<StepOutputs, Error> {
+        self.graph.replay()?;
+        Ok(StepOutputs(self.outputs.0.shallow_clone()))
     }
 }
 
@@ -169,23 +235,31 @@ fn describe_difference(expected: &Tensor, replayed: &Tensor) -> Option<String> {
     })
 }
 
-/// The index of the GPU to record steps on, or none if `train.cuda_graph` is off.
+/// The GPU to record steps on, or `None` if no step is recorded. `may_wait` says whether steps may wait for
+/// the GPU or share it with encoders; then they are recorded only if the run file asks for it.
 ///
 /// # Errors
-/// [`Error::Config`] if steps cannot be recorded on this device, or with several ranks.
-pub(crate) fn cuda_graph_device(
-    is_enabled: bool,
+/// [`Error::Config`] if the run file asks for it, but steps cannot be recorded on this device or with
+/// several ranks.
+pub(crate) fn cuda_graph_target(
+    mode: CudaGraphMode,
     device: Device,
     ranks: usize,
-) -> Result<Option<usize>, Error> {
+    may_wait: bool,
+) -> Result<Option<CudaGraphTarget>, Error> {
     let refuse = |message: String| Err(Error::config("train.cuda_graph", message));
-    match (is_enabled, device) {
-        (false, _) => Ok(None),
-        (true, _) if ranks > 1 => refuse(format!(
+    let only_if_host_bound = mode == CudaGraphMode::Auto;
+    match (mode, device) {
+        (CudaGraphMode::Never, _) => Ok(None),
+        (CudaGraphMode::Auto, _) if ranks > 1 || may_wait => Ok(None),
+        (CudaGraphMode::Always, _) if ranks > 1 => refuse(format!(
             "steps can be recorded with one rank only, and this run has {ranks}; set it to false"
         )),
-        (true, Device::Cuda(index)) => Ok(Some(index)),
-        (true, _) => refuse("steps are recorded on a GPU, and the device is the CPU; set it to false".into()),
+        (_, Device::Cuda(device)) => Ok(Some(CudaGraphTarget { device, only_if_host_bound })),
+        (CudaGraphMode::Auto, _) => Ok(None),
+        (CudaGraphMode::Always, _) => {
+            refuse("steps are recorded on a GPU, and the device is the CPU; set it to false".into())
+        }
     }
 }
 
@@ -212,13 +286,24 @@ mod tests {
 
     #[test]
     fn cuda_graphs_need_one_rank_on_a_gpu() {
-        assert_eq!(cuda_graph_device(false, Device::Cuda(1), 2).unwrap(), None);
-        assert_eq!(cuda_graph_device(false, Device::Cpu, 1).unwrap(), None);
-        assert_eq!(cuda_graph_device(true, Device::Cuda(1), 1).unwrap(), Some(1));
-        for (device, ranks, expected) in
-            [(Device::Cpu, 1, "the device is the CPU"), (Device::Cuda(0), 2, "this run has 2")]
-        {
-            let refused = cuda_graph_device(true, device, ranks).unwrap_err().to_string();
+        use CudaGraphMode::{Always, Auto, Never};
+        let (cpu, gpu) = (Device::Cpu, Device::Cuda(1));
+        for (mode, device, ranks, may_wait, only_if_host_bound) in [
+            (Never, gpu, 1, false, None),
+            (Always, gpu, 1, false, Some(false)),
+            (Always, gpu, 1, true, Some(false)),
+            (Auto, gpu, 1, false, Some(true)),
+            (Auto, gpu, 1, true, None),
+            (Auto, gpu, 2, false, None),
+            (Auto, cpu, 1, false, None),
+        ] {
+            let expected = only_if_host_bound
+                .map(|only_if_host_bound| CudaGraphTarget { device: 1, only_if_host_bound });
+            let target = cuda_graph_target(mode, device, ranks, may_wait).unwrap();
+            assert_eq!(target, expected, "{mode:?} {device:?} {ranks} {may_wait}");
+        }
+        for (device, ranks, expected) in [(cpu, 1, "the device is the CPU"), (gpu, 2, "this run has 2")] {
+            let refused = cuda_graph_target(Always, device, ranks, false).unwrap_err().to_string();
             assert!(refused.contains("train.cuda_graph") && refused.contains(expected), "{refused}");
         }
     }

@@ -11,7 +11,7 @@ use tidemill_store::{Bucket, DatasetSpec};
 use tidemill_telemetry::Sample;
 use tidemill_torch::{AdamW, AdamWScalars, Download, ProfilerRange, guard, upload};
 
-use super::cuda_graph::CudaGraphs;
+use super::cuda_graph::{CudaGraphTarget, CudaGraphs};
 use super::noise_prefetch::{NoisePrefetcher, NoiseRequest};
 use super::step_inputs::{EMA_SHARE, LEARNING_RATE, SKIP_ABOVE, STEP_NUMBER, StepInputs, StepOutputs};
 use super::step_results::{PendingStep, rank_report};
@@ -34,13 +34,23 @@ pub(crate) struct StepRunner {
     pub dataset: DatasetSpec,
     pub objective: Objective,
     pub optimizer: Optimizer,
-    /// Floating-point operations for a row of each bucket, forward and backward.
-    flops_per_row: BTreeMap<Bucket, f64>,
+    row_costs: BTreeMap<Bucket, RowCost>,
     noise_prefetcher: NoisePrefetcher,
-    /// The recorded steps, if `train.cuda_graph` is on.
+    /// The recorded steps, if steps may be recorded.
     cuda_graphs: Option<CudaGraphs>,
+    /// Whether the device may skip steps by itself.
+    can_skip_steps: bool,
     /// Communication since the last line of metrics.
     communication: StepCommunication,
+}
+
+/// What a row of a bucket costs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RowCost {
+    /// Floating-point operations, forward and backward.
+    pub flops: f64,
+    /// Elements that the forward pass keeps for the backward pass, if known.
+    pub activation_elements: Option<u64>,
 }
 
 /// Which step runs, and under which conditions.
@@ -76,29 +86,36 @@ struct UpdateScalars {
 }
 
 impl StepRunner {
-    /// A runner of steps. `cuda_graph_device` is the GPU to record steps on, if they are to be
-    /// recorded.
+    /// A runner of steps. `cuda_graph_target` is the GPU to record steps on, if they may be recorded.
     pub fn new(
+        train: &TrainConfig,
         dataset: DatasetSpec,
         objective: Objective,
         optimizer: Optimizer,
-        flops_per_row: BTreeMap<Bucket, f64>,
-        cuda_graph_device: Option<usize>,
+        row_costs: BTreeMap<Bucket, RowCost>,
+        cuda_graph_target: Option<CudaGraphTarget>,
     ) -> Self {
         Self {
             dataset,
             objective,
             optimizer,
-            flops_per_row,
+            row_costs,
             noise_prefetcher: NoisePrefetcher::default(),
-            cuda_graphs: cuda_graph_device.map(CudaGraphs::new),
+            cuda_graphs: cuda_graph_target.map(CudaGraphs::new),
+            // A step that is recorded runs as a skipped step before.
+            can_skip_steps: can_skip_steps(train) || cuda_graph_target.is_some(),
             communication: StepCommunication::default(),
         }
     }
 
-    /// The GPU to record steps on, if they are recorded.
+    /// The GPU to record steps on, if they may be recorded.
     pub fn cuda_graph_device(&self) -> Option<usize> {
         self.cuda_graphs.as_ref().map(CudaGraphs::device)
+    }
+
+    /// What a row of this bucket costs.
+    pub fn row_cost(&self, bucket: Bucket) -> RowCost {
+        self.row_costs.get(&bucket).copied().unwrap_or_default()
     }
 
     /// Discards recorded steps, because what they read has moved or no step of their kind follows.
@@ -152,7 +169,7 @@ impl StepRunner {
             phase,
             learning_rate,
             samples: batch.sample_ids.clone(),
-            flops_per_row: self.flops_per_row.get(&batch.bucket).copied().unwrap_or_default(),
+            flops_per_row: self.row_cost(batch.bucket).flops,
             validation: None,
             skip_above,
             outputs,
@@ -217,7 +234,8 @@ impl StepRunner {
         let sum_started = Instant::now();
         let sums = world.all_reduce_sum(rank_sums)?;
         let rank_wait = sum_started.elapsed();
-        let update = guard(|| UpdateScalars::new(&sums, &inputs.scalar(SKIP_ABOVE), train))?;
+        let update =
+            guard(|| UpdateScalars::new(&sums, &inputs.scalar(SKIP_ABOVE), train, self.can_skip_steps))?;
         let adamw = AdamW { betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
         let [count, learning_rate, ema_share] =
             guard(|| [STEP_NUMBER, LEARNING_RATE, EMA_SHARE].map(|index| inputs.scalar(index)))?;
@@ -278,7 +296,7 @@ impl UpdateScalars {
     ///
     /// # Panics
     /// Where tch would: run it in [`guard`](tidemill_torch::guard()).
-    fn new(sums: &Tensor, skip_above: &Tensor, train: &TrainConfig) -> Self {
+    fn new(sums: &Tensor, skip_above: &Tensor, train: &TrainConfig, can_skip: bool) -> Self {
         let rows = sums.get(2).clamp_min(1.0);
         // Gradients are sums over the rows.
         let grad_norm = sums.get(1).sqrt() / &rows;
@@ -296,16 +314,15 @@ impl UpdateScalars {
             }
             NonFiniteAction::Stop => loss.gt_tensor(skip_above).logical_not(),
         };
-        let skip = can_skip_steps(train).then(|| is_normal.logical_not().to_kind(Kind::Float));
+        let skip = can_skip.then(|| is_normal.logical_not().to_kind(Kind::Float));
         Self { divisor: rows / clip, grad_norm, skip }
     }
 }
 
-/// Whether the device may skip steps by itself.
+/// Whether the run file lets the device skip steps by itself.
 fn can_skip_steps(train: &TrainConfig) -> bool {
     let skips_spikes = train.spike.is_some_and(|spike| spike.action == SpikeAction::Skip);
-    // A step that is recorded runs once as a skipped step before.
-    train.not_finite != NonFiniteAction::Stop || skips_spikes || train.cuda_graph
+    train.not_finite != NonFiniteAction::Stop || skips_spikes
 }
 
 /// The batch sizes of a phase.

@@ -3,26 +3,18 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tch::Device;
-use tidemill_models::{ClipTextConfig, ClipTextModel, ModelFolder, VaeConfig};
 use tidemill_plan::config::Rates;
-use tidemill_store::{Dtype, TensorSpec};
-use tidemill_train::{
-    CheckpointConfig, Observer, PhaseConfig, StepMetrics, TextEncoder, TrainSpec, World, train,
-};
+use tidemill_train::StepMetrics;
 
+use super::fit::find_largest_micro_batches;
 use super::measure::median;
-use super::random_latents::RandomLatents;
 use super::rates_file::{add_to_file, source_of};
-use crate::encode::config::StoredText;
+use super::train_steps::{BenchSteps, train_phase};
 use crate::engine::device::select_devices;
 use crate::engine::machine_resources::resolve_threads;
-use crate::engine::stop_signal::StopSignal;
-use crate::error::{Error, Result};
-use crate::progress::{Progress, Reporter};
-use crate::run_file::Run;
+use crate::error::Result;
+use crate::progress::Reporter;
 use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
-use crate::verbs::train::load_initial_unet;
 
 /// Arguments of `tidemill bench train`.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,6 +28,9 @@ pub struct Args {
     /// Steps before them, which are slower: kernels are compiled and chosen, memory is new.
     #[arg(long, default_value_t = 20)]
     pub warmup: u64,
+    /// Find the largest micro-batch that fits into the GPU's memory, and measure nothing else.
+    #[arg(long, conflicts_with_all = ["steps", "warmup", "output"])]
+    pub fit: bool,
     /// The name of the GPU (or CPU) in the file of rates.
     #[arg(long, default_value = "here")]
     pub gpu: String,
@@ -53,6 +48,10 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     run.validate_train()?;
     let device = select_devices(&run)?[0];
     tch::set_num_threads(resolve_threads(run.file.engine.encode.threads) as i32);
+    if args.fit {
+        return find_largest_micro_batches(&run, device, reporter);
+    }
+    let steps = BenchSteps { warmup: args.warmup, counted: args.steps };
     let mut rates = Rates { source: source_of("bench train", device), ..Rates::default() };
     let mut measured: Vec<StepMetrics> = Vec::new();
     for phase in 0..run.file.train.phase.len() {
@@ -60,7 +59,7 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         if rates.train.contains_key(&resolution.to_string()) {
             continue;
         }
-        let steps = train_phase(&run, phase, args, device, reporter)?;
+        let steps = train_phase(&run, phase, steps, None, device, reporter)?;
         let rate = median(
             steps.iter().map(|step| step.images_per_second / (1.0 - step.data_wait).max(0.01)).collect(),
         );
@@ -82,101 +81,4 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
         "gpu_memory_mib": gpu_memory,
         "memory_mib": measured.iter().flat_map(|step| step.memory_mib.clone()).max(),
     }))
-}
-
-/// The metrics of the steps that count.
-fn train_phase(
-    run: &Run,
-    phase: usize,
-    args: &Args,
-    device: Device,
-    reporter: &Reporter,
-) -> Result<Vec<StepMetrics>> {
-    let folder = tempfile::tempdir()
-        .map_err(|source| Error::Write { path: std::env::temp_dir().display().to_string(), source })?;
-    let total = args.warmup + args.steps;
-    let spec = new_train_spec(run, phase, total, device, folder.path().into())?;
-    let mut observer = StepCollector {
-        progress: reporter.start_progress("train", "steps", total),
-        stop: StopSignal::watch(),
-        steps: Vec::new(),
-    };
-    let result = train(spec, &mut observer);
-    observer.progress.finish();
-    let StepCollector { stop, mut steps, .. } = observer;
-    match result {
-        // The data end before the steps do.
-        Err(tidemill_train::Error::Data(_)) if steps.len() as u64 >= total => {
-            steps.truncate(total as usize);
-            Ok(steps.split_off(args.warmup as usize))
-        }
-        Err(error) => Err(error.into()),
-        Ok(_) if stop.is_raised() => {
-            Err(Error::Interrupted { done: steps.len() as u64, total, unit: "steps" })
-        }
-        Ok(_) => Err(Error::Thread("bench")),
-    }
-}
-
-fn new_train_spec(run: &Run, phase: usize, steps: u64, device: Device, output: PathBuf) -> Result<TrainSpec> {
-    let models = run.models()?;
-    let mut train = run.file.train.clone();
-    let resolution = train.phase[phase].resolution;
-    // On a GPU the last step is reported with the one after it, so there is one batch more than steps
-    // that count. And one step more than batches, so that the last checkpoint is never written.
-    train.phase = vec![PhaseConfig { steps: steps + 2, mix: None, ..train.phase[phase].clone() }];
-    (train.mix, train.log_every) = (Vec::new(), 1);
-    (train.preview, train.validation, train.prometheus, train.profile) = (None, None, None, None);
-    let (text, text_encoder) = text_format(run, &models, device)?;
-    let vae = VaeConfig::read(&models.vae().join("config.json"))?;
-    let side = i64::from(resolution) / vae.downscale_factor();
-    let moments = [2 * vae.latent_channels, side, side];
-    let data = RandomLatents::new(resolution, moments, text, vae.scaling_factor, steps + 1)?;
-    Ok(TrainSpec {
-        train,
-        checkpoint: CheckpointConfig { every: steps + 3, ..CheckpointConfig::default() },
-        world: World::single_process(),
-        seed: run.file.seed,
-        output,
-        data: Box::new(data),
-        denoiser: Box::new(load_initial_unet(run, &models, device)?),
-        text_encoder,
-        scheduler: models.scheduler()?,
-        validation_set: None,
-        preview: None,
-    })
-}
-
-/// How rows have their captions, and the encoder for token ids.
-fn text_format(run: &Run, models: &ModelFolder, device: Device) -> Result<(TensorSpec, Option<TextEncoder>)> {
-    let config = ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
-    let tokens = tidemill_data::tokenizer::CONTEXT as u32;
-    if run.file.encode.embeddings != StoredText::TokenIds {
-        return Ok((TensorSpec::f16(vec![tokens, config.hidden_size as u32]), None));
-    }
-    let kind = run.file.encode.dtype.to_kind();
-    let model = ClipTextModel::load(&models.text_encoder(), device, kind)?;
-    let encoder = TextEncoder { model, digest: "random".into() };
-    Ok((TensorSpec { dtype: Dtype::I32, shape: vec![tokens] }, Some(encoder)))
-}
-
-/// Keeps the metrics of all steps.
-struct StepCollector {
-    progress: Progress,
-    stop: StopSignal,
-    steps: Vec<StepMetrics>,
-}
-
-impl Observer for StepCollector {
-    fn on_step(&mut self, metrics: &StepMetrics, _total_steps: u64) {
-        self.progress.add(1);
-        self.progress.note(format!("{:.1} img/s", metrics.images_per_second));
-        self.steps.push(metrics.clone());
-    }
-
-    fn log(&mut self, _message: &str) {}
-
-    fn should_stop(&self) -> bool {
-        self.stop.is_raised()
-    }
 }

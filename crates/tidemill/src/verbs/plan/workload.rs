@@ -8,7 +8,7 @@ use tidemill_models::{
     ClipTextConfig, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel, UNetConfig, VaeConfig,
 };
 use tidemill_plan::Workload;
-use tidemill_plan::memory::{MemoryLayout, default_bucket_bytes};
+use tidemill_plan::memory::{MemoryLayout, StateSharding, default_bucket_bytes};
 use tidemill_plan::storage::{RowFormat, TextFormat};
 use tidemill_plan::workload::{ImageCost, Phase};
 use tidemill_train::{Precision, Sharding};
@@ -46,7 +46,7 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
     let layout = MemoryLayout {
         parameters,
         ranks: 1,
-        is_sharded: train.sharding == Sharding::ShardGradOp,
+        partitions: 1,
         weight_bytes,
         reduce_bytes,
         moment_bytes: bytes_of(train.moment_precision),
@@ -63,7 +63,12 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
         StoredText::F8 => TextFormat::F8,
         StoredText::TokenIds => TextFormat::TokenIds,
     };
-    Ok(Workload { phases, layout, row_format, embeddings, image_costs })
+    let sharding = match train.sharding {
+        Sharding::None => StateSharding::None,
+        Sharding::HybridShard => StateSharding::Node,
+        Sharding::ShardGradOp => StateSharding::All,
+    };
+    Ok(Workload { phases, layout, sharding, row_format, embeddings, image_costs })
 }
 
 /// The U-Net without weights, and the format of rows.
@@ -100,7 +105,8 @@ fn image_cost(
     };
     // A backward pass has twice as many as a forward pass.
     let flops = 3.0 * unet.forward_flops(shape)? as f64;
-    Ok(ImageCost { flops, activation_bytes: element_bytes * unet.activation_elements((side, side), tokens) })
+    let activation_elements = unet.activation_elements(shape).unwrap_or_default();
+    Ok(ImageCost { flops, activation_bytes: element_bytes * activation_elements })
 }
 
 fn bytes_of(precision: Precision) -> u64 {

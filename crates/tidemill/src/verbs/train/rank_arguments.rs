@@ -17,6 +17,13 @@ pub struct RankArgs {
     /// The name of a second group of the same processes, for tensors on the CPU.
     #[arg(long, hide = true)]
     pub host_group: Option<String>,
+    /// The name of a group of this node's ranks, for tensors on the training device. None unless there are
+    /// several nodes of several ranks.
+    #[arg(long, hide = true, requires = "replica_group")]
+    pub node_group: Option<String>,
+    /// The name of a group of the ranks that have this rank's place on every node.
+    #[arg(long, hide = true)]
+    pub replica_group: Option<String>,
     /// The rank of this process.
     #[arg(long, hide = true, default_value_t = 0)]
     pub rank: usize,
@@ -48,6 +55,8 @@ impl Default for RankArgs {
         Self {
             process_group: None,
             host_group: None,
+            node_group: None,
+            replica_group: None,
             rank: 0,
             world_size: 1,
             local_rank: 0,
@@ -91,7 +100,11 @@ impl RankArgs {
     pub fn world(&self) -> Result<World> {
         if let (Some(group), Some(host_group)) = (&self.process_group, &self.host_group) {
             let ranks_per_node = self.ranks_per_node.unwrap_or(self.local_world_size);
-            return Ok(World::new(group, host_group, self.rank, self.world_size, ranks_per_node)?);
+            let world = World::new(group, host_group, self.rank, self.world_size, ranks_per_node)?;
+            return Ok(match (&self.node_group, &self.replica_group) {
+                (Some(node), Some(replicas)) => world.with_node_groups(node, replicas)?,
+                _ => world,
+            });
         }
         let processes = std::env::var("WORLD_SIZE").ok().and_then(|size| size.parse().ok()).unwrap_or(1);
         if processes > 1 {

@@ -1,0 +1,133 @@
+//! What to lower when a step does not fit into a GPU's memory.
+
+use tch::Device;
+use tidemill_plan::memory::RESERVED_BYTES;
+use tidemill_store::Bucket;
+use tidemill_torch::GpuMemoryInfo;
+
+use super::step::step_runner::{StepContext, StepRunner};
+use crate::Error;
+use crate::config::TrainConfig;
+
+/// Adds to an error of a step what to lower, if the GPU had no memory left. Other errors stay as they are.
+pub(super) fn explain_step_error(
+    error: Error,
+    train: &TrainConfig,
+    step_runner: &StepRunner,
+    context: StepContext,
+    bucket: Bucket,
+) -> Error {
+    let source = match error {
+        Error::Torch(source) | Error::Model(tidemill_models::Error::Torch(source))
+            if source.is_out_of_memory() =>
+        {
+            source
+        }
+        other => return other,
+    };
+    // The failed step has freed what it took.
+    let memory = match step_runner.objective.device {
+        Device::Cuda(device) => GpuMemoryInfo::read(device).ok(),
+        _ => None,
+    };
+    let Some(GpuMemoryInfo { allocated, total }) = memory else { return source.into() };
+    let element_bytes = step_runner.objective.kind.elt_size_in_bytes() as u64;
+    let elements = step_runner.row_cost(bucket).activation_elements;
+    let memory = StepMemory {
+        micro_batch: train.phase_micro_batch(context.phase),
+        gradient_checkpointing: train.gradient_checkpointing,
+        state_bytes: allocated,
+        sample_bytes: elements.map(|elements| elements * element_bytes),
+        total_bytes: total,
+    };
+    Error::OutOfMemory { step: context.step + 1, advice: memory.advice(), source }
+}
+
+/// A step that did not fit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepMemory {
+    /// Samples per forward and backward pass.
+    pub micro_batch: usize,
+    pub gradient_checkpointing: bool,
+    /// Bytes that tensors take between two steps.
+    pub state_bytes: u64,
+    /// Bytes that a sample's forward pass keeps for the backward pass, if known.
+    pub sample_bytes: Option<u64>,
+    /// Bytes of the GPU's memory.
+    pub total_bytes: u64,
+}
+
+impl StepMemory {
+    /// What takes the memory, and which setting to lower by how much.
+    pub fn advice(&self) -> String {
+        let Self { micro_batch, gradient_checkpointing, state_bytes, sample_bytes, total_bytes } = *self;
+        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+        let state = format!(
+            "weights, gradients and optimizer state take {:.2} of {:.2} GiB",
+            gib(state_bytes),
+            gib(total_bytes)
+        );
+        let checkpointing = if gradient_checkpointing {
+            ""
+        } else {
+            ", or set train.gradient_checkpointing to true, which takes a quarter more time"
+        };
+        let fitting = self.fitting_samples();
+        let sample =
+            sample_bytes.map_or(String::new(), |bytes| format!(", and a sample about {:.3}", gib(bytes)));
+        if micro_batch <= 1 || (fitting == Some(0) && gradient_checkpointing) {
+            return format!(
+                "{state}{sample}; not even one sample fits: train on more GPUs, each of which then has a part of \
+                 the state, or set train.moment_precision to \"bf16\"{checkpointing}"
+            );
+        }
+        // The formula is of what the backward pass needs, not of all that libraries take meanwhile.
+        let lower = fitting.map_or(micro_batch / 2, |fitting| fitting.clamp(1, micro_batch - 1));
+        format!(
+            "{state}{sample}; lower train.micro_batch from {micro_batch} to {lower} (gradients are accumulated, \
+             so the result is the same){checkpointing}"
+        )
+    }
+
+    /// The samples that fit beside the state, if the bytes of one are known.
+    fn fitting_samples(&self) -> Option<usize> {
+        // With gradient checkpointing a sample takes far less than these bytes.
+        let sample_bytes = self.sample_bytes.filter(|bytes| *bytes > 0 && !self.gradient_checkpointing)?;
+        let room = self.total_bytes.saturating_sub(self.state_bytes + RESERVED_BYTES);
+        usize::try_from(room / sample_bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_names_a_micro_batch_that_fits() {
+        const GIB: u64 = 1 << 30;
+        let memory = StepMemory {
+            micro_batch: 96,
+            gradient_checkpointing: false,
+            state_bytes: 13 * GIB,
+            sample_bytes: Some(GIB),
+            total_bytes: 80 * GIB,
+        };
+        let unknown = StepMemory { sample_bytes: None, ..memory };
+        let checkpointing = StepMemory { gradient_checkpointing: true, ..memory };
+        for (memory, expected) in [
+            (memory, "from 96 to 65 "),
+            // The formula takes it for small enough.
+            (StepMemory { micro_batch: 64, ..memory }, "from 64 to 63 "),
+            (unknown, "from 96 to 48 "),
+            (checkpointing, "from 96 to 48 "),
+            (StepMemory { sample_bytes: Some(100 * GIB), ..memory }, "from 96 to 1 "),
+            (StepMemory { micro_batch: 1, ..memory }, "more GPUs"),
+        ] {
+            let advice = memory.advice();
+            assert!(advice.contains(expected), "{advice}");
+            let is_offered = advice.contains("train.gradient_checkpointing");
+            assert_eq!(is_offered, !memory.gradient_checkpointing, "{advice}");
+        }
+        assert!(memory.advice().contains("take 13.00 of 80.00 GiB, and a sample about 1.000"));
+    }
+}
