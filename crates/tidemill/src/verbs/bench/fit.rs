@@ -92,8 +92,8 @@ impl FitSearch {
             [] => self.too_large.map_or(2, |too_large| too_large / 2),
             [(batch, _)] => 2 * batch,
             [.., (first, first_bytes), (second, second_bytes)] => {
-                let bytes = (second_bytes.saturating_sub(*first_bytes) as usize / (second - first)).max(1);
-                let more = self.total.saturating_sub(*second_bytes) as usize / bytes;
+                let bytes = second_bytes.saturating_sub(*first_bytes) as f64 / (second - first) as f64;
+                let more = (self.total.saturating_sub(*second_bytes) as f64 / bytes.max(1.0)) as usize;
                 // If not even one more seems to fit, that is tried as well.
                 second + more.max(1)
             }
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(largest, Some(942));
         assert!(tries < 16, "{tries}");
         // Small batches take more for each image than large ones.
-        let bent = |batch: usize| 1000 + 7 * batch as u64 + (batch as f64).sqrt() as u64 * 20;
+        let bent = |batch: usize| 1000 + 7 * batch as u64 + (20.0 * (batch as f64).sqrt()) as u64;
         let (largest, tries) = search(8000, 8000, bent);
         let largest = largest.unwrap();
         assert!(bent(largest) <= 8000 && bent(largest + 1) > 8000, "{largest}");
