@@ -12,7 +12,7 @@
 //! * `listing`, `changed_files`: the files and their identities
 //! * `batch_schema`, `needed_columns`, `sample_id`: the columns of the batches
 //! * `discover`: what lies at a path, for a first run file
-//! * `object_stream`, `object_seek`: an object's bytes as a blocking reader
+//! * `object_stream`, `object_seek`: an object's bytes as a blocking reader; `compression`: decompressed
 
 pub mod discover;
 pub mod records;
@@ -27,6 +27,7 @@ mod arrow_ipc;
 mod batch_schema;
 mod changed_files;
 mod columnar;
+mod compression;
 mod fetch;
 mod field_path;
 mod image_files;

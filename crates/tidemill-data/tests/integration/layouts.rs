@@ -98,13 +98,19 @@ fn assert_read(folder: &Path) {
 }
 
 fn assert_discovered(folder: &Path) {
+    let lines = std::fs::read(folder.join("lists.jsonl")).unwrap();
+    std::fs::write(folder.join("lists.jsonl.gz"), support::gzip(&lines)).unwrap();
+    let table = std::fs::read(folder.join("pairs.tsv")).unwrap();
+    std::fs::write(folder.join("pairs.tsv.gz"), support::gzip(&table)).unwrap();
     for (path, format, image, captions) in [
         ("metadata_csv", "images", "image", json!("text")),
         ("metadata_parquet", "images", "image", json!("text")),
         ("kohya", "images", "image", json!("caption")),
         ("img2dataset", "images", "image", json!("caption")),
         ("lists.jsonl", "jsonl", "image", json!("caption")),
+        ("lists.jsonl.gz", "jsonl", "image", json!("caption")),
         ("pairs.tsv", "csv", "url", json!("caption")),
+        ("pairs.tsv.gz", "csv", "url", json!("caption")),
         ("coco/annotations", "coco", "image", json!("caption")),
         ("stored.zip", "webdataset", "image", json!("caption")),
         ("zstd.tar.zst", "webdataset", "image", json!("caption")),

@@ -16,8 +16,12 @@ const ARCHIVES: (Format, &[&str]) =
 const OTHERS: [(Format, &[&str]); 5] = [
     (Format::Parquet, &[".parquet", ".pq"]),
     (Format::Arrow, &[".arrow", ".feather", ".ipc"]),
-    (Format::Jsonl, &[".jsonl", ".ndjson"]),
-    (Format::Csv, &[".csv", ".tsv"]),
+    // Spark's JSON is lines, too.
+    (
+        Format::Jsonl,
+        &[".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".json.gz", ".jsonl.zst", ".ndjson.zst"],
+    ),
+    (Format::Csv, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"]),
     (Format::Coco, &[".json"]),
 ];
 

@@ -4,6 +4,7 @@ use std::io::Read;
 
 use super::container::Container;
 use crate::error::Result;
+use crate::source::compression::Decompressed;
 use crate::source::config::CsvConfig;
 use crate::source::object_stream::ObjectStream;
 
@@ -20,10 +21,10 @@ pub fn guess(container: &Container) -> Result<CsvConfig> {
     let failure = stream.failure();
     let mut start = Vec::new();
     // An error of the file is in `failure`.
-    stream.take(FIRST_BYTES).read_to_end(&mut start).ok();
+    Decompressed::new(stream).take(FIRST_BYTES).read_to_end(&mut start).ok();
     failure.take().map_or(Ok(()), Err)?;
     let text = String::from_utf8_lossy(&start);
-    Ok(guess_dialect(text.lines().next().unwrap_or_default(), file.uri.ends_with(".tsv")))
+    Ok(guess_dialect(text.lines().next().unwrap_or_default(), file.uri.contains(".tsv")))
 }
 
 /// The dialect of a file that starts with this line. A line with a URL or path is no header: LAION's

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tidemill_io::block_on;
 
 use crate::error::{Error, Result};
+use crate::source::compression::{Decompressed, has_compressed_name};
 use crate::source::config::{CsvConfig, Format, SourceConfig};
 use crate::source::object_seek::SeekableObject;
 use crate::source::object_stream::{ObjectStream, StreamFailure};
@@ -69,6 +70,10 @@ pub fn open_records(
     let failure = stream.failure();
     let records: Records = match options.format {
         Format::Csv => Box::new(open_csv(file, stream, &options.csv)?),
+        // The range of a compressed file is all of it, in other bytes than its lines have.
+        Format::Jsonl if has_compressed_name(&file.uri) => {
+            Box::new(JsonLines::new(Decompressed::new(stream), 0..u64::MAX))
+        }
         Format::Jsonl => Box::new(JsonLines::new(stream, span)),
         Format::Coco => Box::new(coco_records(stream)),
         Format::Images => {
@@ -119,9 +124,9 @@ pub fn open_csv(
     file: &InputFile,
     stream: ObjectStream,
     config: &CsvConfig,
-) -> Result<CsvRecords<ObjectStream>> {
+) -> Result<CsvRecords<Decompressed<ObjectStream>>> {
     let failure = stream.failure();
-    CsvRecords::new(stream, config)
+    CsvRecords::new(Decompressed::new(stream), config)
         .map_err(|problem| failure.take().unwrap_or_else(|| Error::Read { file: file.uri.clone(), problem }))
 }
 

@@ -12,6 +12,7 @@ use crate::caption::config::CaptionConfig;
 use crate::error::{Error, Result};
 use crate::filter::config::FilterConfig;
 use crate::source::changed_files::explain_read_errors;
+use crate::source::compression::has_compressed_name;
 use crate::source::config::{Format, SourceConfig};
 use crate::source::fetch::ordered::{FetchResult, fetch_images, reference_base, resolve_reference};
 use crate::source::field_path::FieldPath;
@@ -125,7 +126,9 @@ impl Source for RecordSource {
         for file in &self.files {
             let unit = |range| InputUnit { file: file.clone(), span: Span::Bytes(range), resident_bytes: 0 };
             match self.options.format {
-                Format::Jsonl => units.extend(jsonl::split_file(file.size, self.rows_per_unit).map(unit)),
+                Format::Jsonl if !has_compressed_name(&file.uri) => {
+                    units.extend(jsonl::split_file(file.size, self.rows_per_unit).map(unit));
+                }
                 _ => units.push(unit(0..file.size)),
             }
         }
@@ -135,9 +138,11 @@ impl Source for RecordSource {
     fn split_unit(&self, unit: &InputUnit) -> Vec<InputUnit> {
         let Range { start, end } = *unit.span.range();
         match self.options.format {
-            Format::Jsonl => jsonl::split_file(end - start, self.table.rows_per_batch() as u64)
-                .map(|bytes| unit.with_span(Span::Bytes(start + bytes.start..start + bytes.end)))
-                .collect(),
+            Format::Jsonl if !has_compressed_name(&unit.file.uri) => {
+                jsonl::split_file(end - start, self.table.rows_per_batch() as u64)
+                    .map(|bytes| unit.with_span(Span::Bytes(start + bytes.start..start + bytes.end)))
+                    .collect()
+            }
             _ => vec![unit.clone()],
         }
     }

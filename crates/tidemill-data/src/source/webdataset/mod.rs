@@ -1,6 +1,5 @@
 //! WebDataset: samples as neighbouring members of a tar, plain or compressed, or of a zip.
 
-mod compression;
 mod members;
 mod samples;
 mod tar;

@@ -6,9 +6,9 @@ use std::io::Read;
 
 use twox_hash::XxHash3_64;
 
+use crate::source::compression::Decompressed;
 use crate::source::records::record::Record;
 use crate::source::records::sample::{Sample, SampleOptions};
-use crate::source::webdataset::compression::Decompressed;
 use crate::source::webdataset::members::{ArchiveError, Member, Members};
 use crate::source::webdataset::tar::TarMembers;
 

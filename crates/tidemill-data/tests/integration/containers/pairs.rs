@@ -91,7 +91,10 @@ fn containers(root: &Path) -> Vec<(Format, &'static str)> {
         pairs.iter().map(line).collect()
     };
     write("folder/metadata.jsonl", lines("file_name", &|pair| format!("{}.png", pair.name)).as_bytes());
-    write("pairs.jsonl", lines("image", &|pair| root.join(path(pair)).display().to_string()).as_bytes());
+    let json_lines = lines("image", &|pair| root.join(path(pair)).display().to_string());
+    write("pairs.jsonl", json_lines.as_bytes());
+    write("pairs.jsonl.gz", &support::gzip(json_lines.as_bytes()));
+    write("pairs.jsonl.zst", &zstd::encode_all(json_lines.as_bytes(), 0).unwrap());
     write("pairs.tar", &tar(&pairs));
     write("pairs.tar.gz", &support::gzip(&tar(&pairs)));
     let mut csv = csv::Writer::from_writer(Vec::new());
@@ -99,7 +102,9 @@ fn containers(root: &Path) -> Vec<(Format, &'static str)> {
     for pair in &pairs {
         csv.write_record([&pair.score.to_string(), &path(pair), &pair.name, &pair.caption]).unwrap();
     }
-    write("pairs.csv", &csv.into_inner().unwrap());
+    let csv = csv.into_inner().unwrap();
+    write("pairs.csv", &csv);
+    write("pairs.csv.gz", &support::gzip(&csv));
     let images = BinaryArray::from_iter_values(pairs.iter().map(|pair| &pair.image));
     parquet(&root.join("bytes.parquet"), &pairs, Arc::new(images));
     let paths: StringArray = pairs.iter().map(|pair| Some(format!("./{}", path(pair)))).collect();
@@ -112,7 +117,10 @@ fn containers(root: &Path) -> Vec<(Format, &'static str)> {
         (Format::WebDataset, "pairs.tar"),
         (Format::WebDataset, "pairs.tar.gz"),
         (Format::Jsonl, "pairs.jsonl"),
+        (Format::Jsonl, "pairs.jsonl.gz"),
+        (Format::Jsonl, "pairs.jsonl.zst"),
         (Format::Csv, "pairs.csv"),
+        (Format::Csv, "pairs.csv.gz"),
         (Format::Images, "folder"),
     ]
 }

@@ -1,5 +1,4 @@
-//! The bytes of a tar, decompressed if its first bytes say that it is compressed, whatever its name
-//! is.
+//! The bytes of a file, decompressed if its first bytes say that it is compressed by gzip or zstd.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -14,7 +13,12 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// must be asked for there, too.
 const MAX_ZSTD_WINDOW_LOG: u32 = 27;
 
-/// A tar's bytes.
+/// Whether a file is compressed, by its name. Such a file can only be read from its start.
+pub fn has_compressed_name(uri: &str) -> bool {
+    [".gz", ".zst", ".zstd"].iter().any(|end| uri.ends_with(end))
+}
+
+/// A file's bytes.
 pub enum Decompressed<R: Read> {
     /// Without compression.
     Plain(BufReader<R>),
@@ -36,7 +40,7 @@ impl<R: Read> Decompressed<R> {
     /// Looks at the first bytes.
     pub fn new(reader: R) -> Self {
         let mut reader = BufReader::new(reader);
-        // An error here is reported, or ends the file, when the first header is read.
+        // An error here is met again by the first read.
         let start = reader.fill_buf().unwrap_or_default();
         if start.starts_with(&GZIP) {
             return Self::Gzip(Box::new(MultiGzDecoder::new(reader)));
