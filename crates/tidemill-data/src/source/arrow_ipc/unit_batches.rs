@@ -108,7 +108,7 @@ impl UnitBatches {
             self.fetching = Some(runtime()?.spawn(self.fetch(&next.block)));
         }
         self.read_dictionaries(batch.block.offset())?;
-        check_decompressed_sizes(&self.file, &batch, &bytes)?;
+        check_decompressed_sizes(&self.file, &batch.block, &bytes)?;
         let decoded =
             decode(&self.file, || self.decoder.read_record_batch(&batch.block, &Buffer::from(bytes)))?;
         let decoded = decoded.ok_or_else(|| to_read_error(&self.file, "a record batch is none"))?;
@@ -128,6 +128,7 @@ impl UnitBatches {
             }
             self.dictionaries.next();
             let bytes = block_on(self.fetch(&block))?;
+            check_decompressed_sizes(&self.file, &block, &bytes)?;
             decode(&self.file, || self.decoder.read_dictionary(&block, &Buffer::from(bytes)))?;
         }
         Ok(())
@@ -154,16 +155,15 @@ fn block_range(block: &Block) -> Range<u64> {
     start..start.saturating_add(block_bytes(block))
 }
 
-/// Checks what a compressed record batch claims to be: the decoder allocates it.
-fn check_decompressed_sizes(file: &InputFile, batch: &IpcBatch, bytes: &Bytes) -> Result<()> {
-    if !batch.is_compressed {
-        return Ok(());
-    }
+/// Checks what a compressed record batch or dictionary claims to be: the decoder allocates it.
+fn check_decompressed_sizes(file: &InputFile, block: &Block, bytes: &Bytes) -> Result<()> {
     let head = Buffer::from_slice_ref(strip_prefix(bytes).1);
     let message = root_as_message(&head).map_err(|e| to_read_error(file, &e.to_string()))?;
-    let buffers = message.header_as_record_batch().and_then(|batch| batch.buffers());
+    let dictionary = || message.header_as_dictionary_batch()?.data();
+    let batch = message.header_as_record_batch().or_else(dictionary);
+    let buffers = batch.filter(|batch| batch.compression().is_some()).and_then(|batch| batch.buffers());
     for buffer in buffers.iter().flatten() {
-        let start = i64::from(batch.block.metaDataLength()).saturating_add(buffer.offset());
+        let start = i64::from(block.metaDataLength()).saturating_add(buffer.offset());
         let claimed = usize::try_from(start).ok().and_then(|start| bytes.get(start..)?.first_chunk());
         // A negative length says that the buffer is not compressed.
         let claimed = claimed.map_or(0, |claimed| i64::from_le_bytes(*claimed));
