@@ -236,7 +236,7 @@ def check_resume(context: Context, limit_s: float) -> str:
             train_until_killed(train, output / "metrics.jsonl", step, limit_s)
         tidemill(train, limit_s)
         exported = output / "exported"
-        gpu.run_verb("export", str(output / "checkpoints" / f"step-{RESUME_STEPS:08}"), str(exported))
+        gpu.run_verb("export", *quickstart(settings), "--to", str(exported))
         weights.append((exported / "unet" / "diffusion_pytorch_model.safetensors").read_bytes())
     if weights[0] != weights[1]:
         raise BenchError(f"the weights differ after {RESUME_KILLS} kills, seed {seed}")
