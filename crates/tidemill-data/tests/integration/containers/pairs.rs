@@ -176,7 +176,8 @@ fn unit_spans_are_rows_or_bytes_by_format() {
         let units = source.units().unwrap();
         let rows: Option<u64> = units.iter().map(|unit| unit.span.rows()).sum();
         assert_eq!(rows, (format == Format::Parquet).then_some(200), "{name}");
-        assert_eq!(units.len() > 1, format == Format::Jsonl, "{name}: {} units", units.len());
+        // A compressed file can only be read from its start.
+        assert_eq!(units.len() > 1, name == "pairs.jsonl", "{name}: {} units", units.len());
         let text = serde_json::to_string(&units[0]).unwrap();
         assert_eq!(serde_json::from_str::<tidemill_data::InputUnit>(&text).unwrap(), units[0], "{text}");
     }
