@@ -170,6 +170,11 @@ impl Download {
         Ok(&self.copy)
     }
 
+    /// Whether the copy has been made, because the tensor was on the CPU.
+    pub fn is_complete(&self) -> bool {
+        self.copied.is_none()
+    }
+
     /// Waits for the copy of a contiguous tensor and returns its values, row-major and little-endian.
     ///
     /// # Errors

@@ -220,7 +220,7 @@ impl Encode {
         let shape = |size: &Option<(u32, u32)>| size.map(|size| self.latents_shape(size)).transpose();
         let shapes = pixels.sizes.iter().map(shape).collect::<Result<Vec<_>>>()?;
         let column = EncodedColumn::latents(pixels.resolution, &shapes, shape(&pixels.only_size)?);
-        let mut results = Vec::new();
+        let mut pending = PendingColumn { column, results: Vec::new() };
         for ((width, height), rows) in pixels.group_by_size() {
             for rows in rows.chunks(self.batch_size) {
                 let (bytes, n) = (pixels.concat_rows(rows), rows.len() as i64);
@@ -229,26 +229,26 @@ impl Encode {
                     let images = tensor_from_bytes(&bytes, Kind::Uint8, &shape, Kind::Uint8, self.device);
                     self.vae.encode(&normalize(&images).to_kind(self.kind))
                 })?;
-                results.push((rows.to_vec(), latents));
+                pending.add(rows, latents)?;
             }
         }
-        Ok(PendingColumn { column, results })
+        Ok(pending)
     }
 
     fn launch_texts(&self, ids: &TokenIds) -> Result<PendingColumn> {
-        let mut column = EncodedColumn::text(&self.text_spec(ids.length).decoded(), ids.valid.clone());
+        let column = EncodedColumn::text(&self.text_spec(ids.length).decoded(), ids.valid.clone());
+        let mut pending = PendingColumn { column, results: Vec::new() };
         let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
-        let mut results = Vec::new();
         for (chunk, rows) in ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size))
         {
             match &self.text {
-                TextOutput::TokenIds => column.set_rows(rows, &to_le_bytes(chunk)),
+                TextOutput::TokenIds => pending.column.set_rows(rows, &to_le_bytes(chunk)),
                 TextOutput::Embeddings(encoder, _) => {
-                    results.push((rows.to_vec(), self.launch_text(encoder, chunk, rows.len() as i64)?));
+                    pending.add(rows, self.launch_text(encoder, chunk, rows.len() as i64)?)?;
                 }
             }
         }
-        Ok(PendingColumn { column, results })
+        Ok(pending)
     }
 
     fn launch_text(&self, encoder: &ClipTextModel, ids: &[i32], rows: i64) -> Result<Download> {
@@ -266,14 +266,26 @@ impl Encode {
     }
 }
 
-/// A column whose values a device still computes.
+/// A column some of whose values a GPU still computes.
 struct PendingColumn {
     column: EncodedColumn,
-    /// The numbers of some rows, and their values.
+    /// The numbers of some rows, and their values on the way.
     results: Vec<(Vec<usize>, Download)>,
 }
 
 impl PendingColumn {
+    /// Adds the values of some rows. A CPU has computed them: they are stored at once, and their memory is free
+    /// for what is computed next.
+    fn add(&mut self, rows: &[usize], values: Download) -> Result<()> {
+        if values.is_complete() {
+            let bytes = values.wait_for_bytes().map_err(tidemill_models::Error::from)?;
+            self.column.set_rows(rows, bytes);
+        } else {
+            self.results.push((rows.to_vec(), values));
+        }
+        Ok(())
+    }
+
     /// Waits for all values.
     fn collect(self) -> Result<EncodedColumn> {
         let Self { mut column, results } = self;
