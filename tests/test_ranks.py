@@ -73,8 +73,8 @@ UNEVEN = training.UNEVEN_BATCH
     ("world", "nodes", "settings"),
     [
         (3, None, {"train.micro_batch": 1, "train.bucket_bytes": "100 KiB", "checkpoint.writers": "first"}),
-        (4, [2, 2], {"checkpoint.writers": "node"}),
-        (4, [2, 2], {"train.sharding": "hybrid_shard", "checkpoint.writers": "node"}),
+        (4, 2, {"checkpoint.writers": "node"}),
+        (4, 2, {"train.sharding": "hybrid_shard", "checkpoint.writers": "node"}),
         (3, [2, 1], {"train.gradient_checkpointing": True, "train.bucket_bytes": "1 MiB"}),
         (2, None, {"train.sharding": "none", "train.micro_batch": 2}),
         (3, None, {"train.sharding": "none", "train.reduce_precision": "bf16"}),

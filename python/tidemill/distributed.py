@@ -71,22 +71,22 @@ def process_group() -> Iterator[list[str]]:
 def _make_node_groups(ranks_per_node: int) -> dict[str, Any]:
     """Groups of the ranks of this node, and of the ranks with this rank's place on every node.
 
-    None unless there are several nodes of several ranks. Every rank must take part in making every group.
+    None unless there are several nodes of several ranks.
     """
     import torch.distributed as dist
 
     ranks, rank = range(dist.get_world_size()), dist.get_rank()
     if ranks_per_node in (1, len(ranks)):
         return {}
-    nodes = [ranks[first : first + ranks_per_node] for first in ranks[::ranks_per_node]]
-    places = [ranks[place::ranks_per_node] for place in range(ranks_per_node)]
-    groups = {}
-    for name, kinds in {"node-group": nodes, "replica-group": places}.items():
-        for members in kinds:
-            group = dist.new_group(list(members))
-            if rank in members:
-                groups[name] = group
-    return groups
+    first, place = rank - rank % ranks_per_node, rank % ranks_per_node
+    members = {
+        "node-group": ranks[first : first + ranks_per_node],
+        "replica-group": ranks[place::ranks_per_node],
+    }
+    # Only its members make a group: a cluster has many, and a rank is in two.
+    return {
+        name: dist.new_group(list(group), use_local_synchronization=True) for name, group in members.items()
+    }
 
 
 def exit_failed_rank(code: int) -> None:

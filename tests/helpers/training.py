@@ -62,14 +62,15 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "TIDEMILL_PYTHON": sys.executable}
 
 
-def launch_ranks(command, ranks):
-    """The launches of ranks on one node: arguments of Python, and each rank's environment variables.
+def launch_ranks(command, ranks, ranks_per_node=None):
+    """The launches of ranks: arguments of Python, and each rank's environment variables.
 
     Any launcher may set torchrun's variables. torchrun itself needs seconds to start.
     """
-    world = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    local = ranks_per_node or ranks
+    world = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": local}
     world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": find_free_port()}
-    return [(command, {**world, "RANK": rank, "LOCAL_RANK": rank}) for rank in range(ranks)]
+    return [(command, {**world, "RANK": rank, "LOCAL_RANK": rank % local}) for rank in range(ranks)]
 
 
 def launch_nodes(command, nodes):
@@ -84,11 +85,13 @@ def launch_nodes(command, nodes):
 def train(output, dataset, ranks=1, nodes=None, flags=(), **settings):
     """Trains to the end; returns the worst exit code and the log of all ranks.
 
-    `nodes` are the numbers of ranks on the nodes that torchrun starts, in place of `ranks`.
+    `nodes` are the numbers of ranks on the nodes that torchrun starts, in place of `ranks`; or one number, of
+    ranks on each node, without torchrun.
     """
     link_dataset(output, dataset)
     command = [*train_arguments(output, settings), *flags]
-    return run_together(launch_nodes(command, nodes) if nodes else launch_ranks(command, ranks))
+    by_torchrun = isinstance(nodes, list)
+    return run_together(launch_nodes(command, nodes) if by_torchrun else launch_ranks(command, ranks, nodes))
 
 
 def train_to_end(output, dataset, ranks=1, nodes=None, flags=(), **settings):

@@ -1,26 +1,28 @@
 //! The memory of a rank's GPU: weights, gradients and optimizer state, as the trainer lays them out,
 //! and what a micro-batch adds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// Which ranks share gradients and optimizer state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateSharding {
-    /// None: each rank has all of it.
+/// `train.sharding`: which ranks share gradients and optimizer state. Weights are whole on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharding {
+    /// All ranks share them: each has its partition, as in FSDP's `SHARD_GRAD_OP`.
+    ShardGradOp,
+    /// The ranks of a node share them, and all nodes have the same, as in FSDP's `_HYBRID_SHARD_ZERO2`.
+    /// Weights are gathered within a node only.
+    HybridShard,
+    /// Each rank has all of them, as in DDP.
     None,
-    /// Those of a node.
-    Node,
-    /// All.
-    All,
 }
 
-impl StateSharding {
+impl Sharding {
     /// The number of ranks that share the state, of so many in all and on each node.
     pub fn partitions(self, ranks: u64, ranks_per_node: u64) -> u64 {
         match self {
+            Self::ShardGradOp => ranks,
+            Self::HybridShard => ranks_per_node.min(ranks),
             Self::None => 1,
-            Self::Node => ranks_per_node.min(ranks),
-            Self::All => ranks,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What cannot be planned is refused by its key; what can be is planned.
 
 use crate::config::PlanConfig;
-use crate::memory::{MemoryLayout, StateSharding};
+use crate::memory::{MemoryLayout, Sharding};
 use crate::modes::Mode;
 use crate::plan::make_plan;
 use crate::storage::{RowFormat, TextFormat};
@@ -37,7 +37,7 @@ fn workload() -> Workload {
     Workload {
         phases: vec![Phase { resolution: 64, samples: 32_000, global_batch: 32, micro_batch: 16 }],
         layout,
-        sharding: StateSharding::All,
+        sharding: Sharding::ShardGradOp,
         row_format: RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 64 },
         embeddings: TextFormat::F16,
         image_costs: [(64, ImageCost { flops: 1e9, activation_bytes: 1 << 20 })].into(),

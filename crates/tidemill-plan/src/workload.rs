@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::{MemoryLayout, StateSharding};
+use crate::memory::{MemoryLayout, Sharding};
 use crate::storage::{RowFormat, TextFormat};
 
 /// A run, as a plan sees it.
@@ -13,7 +13,7 @@ pub struct Workload {
     /// The network's bytes on one rank; a plan sets the number of ranks, and of those that share the state.
     pub layout: MemoryLayout,
     /// Which ranks share the state.
-    pub sharding: StateSharding,
+    pub sharding: Sharding,
     /// Bytes of a dataset's rows.
     pub row_format: RowFormat,
     /// How the dataset has its captions.

@@ -3,6 +3,7 @@
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidemill_models::PredictionType;
+use tidemill_plan::memory::Sharding;
 use tidemill_store::stream::Phase;
 
 use super::anomaly::{NonFiniteAction, SpikeConfig};
@@ -12,7 +13,7 @@ use super::health_check::HealthCheckConfig;
 use super::lr_schedule::LrSchedule;
 use super::mix::MixConfig;
 use super::phase::PhaseConfig;
-use super::precision::{Precision, Sharding};
+use super::precision::Precision;
 use super::preview::PreviewConfig;
 use super::profile::ProfileConfig;
 use super::streaming::StreamingConfig;

@@ -260,6 +260,7 @@ impl ReducerState {
     /// reduction starts, and goes on while the next buckets are reduced.
     fn wait_for_oldest(&mut self) -> Result<(), Error> {
         let Some((bucket, reduced)) = self.in_flight.pop()? else { return Ok(()) };
+        self.accumulator.release_bucket(bucket);
         let (Some(_), Some(replicas)) = (&self.shard_group, self.replica_group.clone()) else {
             return self.store(bucket, &reduced);
         };
@@ -279,7 +280,6 @@ impl ReducerState {
     /// Stores this rank's partition of a bucket, reduced over all ranks.
     fn store(&mut self, bucket: usize, reduced: &Tensor) -> Result<(), Error> {
         guard(|| no_grad(|| self.partitions[bucket].copy_(reduced)))?;
-        self.accumulator.release_bucket(bucket);
         Ok(())
     }
 

@@ -116,15 +116,10 @@ impl World {
     /// # Errors
     /// [`Error::World`] if nodes are to share it and there are no groups of their ranks.
     pub(crate) fn partition_count(&self, sharding: Sharding) -> Result<usize, Error> {
-        match sharding {
-            Sharding::None => Ok(1),
-            Sharding::ShardGradOp => Ok(self.size),
-            Sharding::HybridShard => {
-                let has_groups = self.node_groups.is_some() || [1, self.size].contains(&self.ranks_per_node);
-                let missing = "train.sharding = \"hybrid_shard\" needs process groups of each node's ranks";
-                has_groups.then_some(self.ranks_per_node).ok_or_else(|| Error::World(missing.into()))
-            }
-        }
+        let count = sharding.partitions(self.size as u64, self.ranks_per_node as u64) as usize;
+        let has_groups = self.node_groups.is_some() || count == 1 || count == self.size;
+        let missing = "train.sharding = \"hybrid_shard\" needs process groups of each node's ranks";
+        has_groups.then_some(count).ok_or_else(|| Error::World(missing.into()))
     }
 
     /// The ranks that have all partitions together, if the state is shared by so many; `None` if this rank

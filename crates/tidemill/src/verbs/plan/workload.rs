@@ -8,10 +8,10 @@ use tidemill_models::{
     ClipTextConfig, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel, UNetConfig, VaeConfig,
 };
 use tidemill_plan::Workload;
-use tidemill_plan::memory::{MemoryLayout, StateSharding, default_bucket_bytes};
+use tidemill_plan::memory::{MemoryLayout, default_bucket_bytes};
 use tidemill_plan::storage::{RowFormat, TextFormat};
 use tidemill_plan::workload::{ImageCost, Phase};
-use tidemill_train::{Precision, Sharding};
+use tidemill_train::Precision;
 
 use crate::encode::config::StoredText;
 use crate::error::Result;
@@ -63,11 +63,7 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
         StoredText::F8 => TextFormat::F8,
         StoredText::TokenIds => TextFormat::TokenIds,
     };
-    let sharding = match train.sharding {
-        Sharding::None => StateSharding::None,
-        Sharding::HybridShard => StateSharding::Node,
-        Sharding::ShardGradOp => StateSharding::All,
-    };
+    let sharding = train.sharding;
     Ok(Workload { phases, layout, sharding, row_format, embeddings, image_costs })
 }
 
