@@ -57,10 +57,8 @@ def check_kernels(context: Context, limit_s: float) -> str:
     """Kernels of a steady step, and the share of what the GPU can do."""
     setting = context.setting
     gpu.prepare(setting, setting.pixels)
-    arguments, log = gpu.tidemill(
-        setting,
-        **{"train.profile": {"after": PROFILE_AFTER, "steps": PROFILE_STEPS}, "train.cuda_graph": False},
-    )
+    profile = {"after": PROFILE_AFTER, "steps": PROFILE_STEPS}
+    arguments, log = gpu.tidemill(setting, **{"train.profile": profile})
     side = Side("profile", arguments, line_counter(log))
     # The profile is written after its last step; the step after it has seen that.
     measure_alternately([side], PROFILE_AFTER + PROFILE_STEPS + 3, turn_s=limit_s, limit_s=limit_s)
@@ -175,7 +173,7 @@ def check_encoders(context: Context, limit_s: float) -> str:
                 "output": str(output),
             }
             result = tidemill(["preprocess", *to_command_line(settings)], limit_s)
-            rate = result["rows_per_second"]
+            rate = result["this_run"]["rows_per_second"]
             rows.append([str(pixels), str(workers), f"{rate:.0f}", f"{plain:.0f}", f"{rate / plain:.2f}x"])
     return report.table(
         ["pixels", "`engine.encode.workers`", "rows/s", "PyTorch, encoders only", "ratio"], rows
@@ -290,9 +288,9 @@ def run_checks(context: Context, names: list[str], deadline: float) -> list[str]
             continue
         try:
             result = check(context, min(limit_s, remaining_s))
-        except (BenchError, subprocess.TimeoutExpired, OSError, ValueError) as error:
+        except (BenchError, subprocess.SubprocessError, OSError, LookupError, ValueError) as error:
             failed.append(name)
-            result = f"Failed: {error}"
+            result = f"Failed: {type(error).__name__}: {error}"
         parts.append(f"### {name}\n\n{result}")
         print(f"{parts[-1]}\n\n({time.monotonic() - started:.0f} s)\n", flush=True)
         # Results stay if the bench is killed.

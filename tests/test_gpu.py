@@ -4,14 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tidemill
 from helpers import run_output, training
 from helpers.gpu import EMA, GPU, phases, run_command, train, train_with_log
 
-ROOT = Path(__file__).resolve().parent.parent
 # Steps of each kind before one is captured.
 STEPS_BEFORE_CAPTURE = 3
 # Replays that compare a graph with the step.
@@ -71,7 +69,7 @@ def test_steps_are_recorded_where_the_host_is_the_limit(
     is_gpu_the_limit, gpu, dataset, tmp_path, monkeypatch
 ):
     if is_gpu_the_limit:
-        monkeypatch.setenv("NULL_GPU_LAUNCH_US", "2000")
+        monkeypatch.setenv("NULL_GPU_LAUNCH_US", "300")
     settings = {"train.cuda_graph": "auto", "train.phase": phases(7), "train.ema": EMA}
     report = train(gpu, tmp_path, dataset, **settings)
     assert (report.violations, report.escaped) == (0, 0)
@@ -112,7 +110,7 @@ def test_step_that_does_not_fit_says_what_to_lower(gpu, dataset, tmp_path, monke
     message = " ".join(ended.stderr.split())
     assert "step 1 does not fit into the GPU's memory" in message
     assert "of 0.12 GiB" in message
-    assert "lower train.micro_batch from 100 to 1 " in message
+    assert "set train.micro_batch to 1, in place of 100 samples" in message
 
 
 def test_deterministic_run_uses_deterministic_operations(gpu, dataset, tmp_path):

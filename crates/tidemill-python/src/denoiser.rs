@@ -93,8 +93,8 @@ impl TrainableDenoiser for PythonDenoiser {
         self.frozen.clone()
     }
 
-    /// Nobody knows what a module does.
     fn may_wait_for_device(&self) -> bool {
+        // What a user's module does is not known.
         true
     }
 

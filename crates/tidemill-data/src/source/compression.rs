@@ -13,9 +13,14 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// must be asked for there, too.
 const MAX_ZSTD_WINDOW_LOG: u32 = 27;
 
+/// A file's name without the end that says how it is compressed; `None` if it has no such end.
+pub fn strip_compressed_end(uri: &str) -> Option<&str> {
+    [".gz", ".zst", ".zstd"].iter().find_map(|end| uri.strip_suffix(end))
+}
+
 /// Whether a file is compressed, by its name. Such a file can only be read from its start.
 pub fn has_compressed_name(uri: &str) -> bool {
-    [".gz", ".zst", ".zstd"].iter().any(|end| uri.ends_with(end))
+    strip_compressed_end(uri).is_some()
 }
 
 /// A file's bytes.

@@ -13,6 +13,7 @@ use crate::config::TrainConfig;
 pub(super) fn explain_step_error(
     error: Error,
     train: &TrainConfig,
+    ranks: usize,
     step_runner: &StepRunner,
     context: StepContext,
     bucket: Bucket,
@@ -33,8 +34,9 @@ pub(super) fn explain_step_error(
     let Some(GpuMemoryInfo { allocated, total }) = memory else { return source.into() };
     let element_bytes = step_runner.objective.kind.elt_size_in_bytes() as u64;
     let elements = step_runner.row_cost(bucket).activation_elements;
+    let rows = train.phase_global_batch(context.phase).div_ceil(ranks);
     let memory = StepMemory {
-        micro_batch: train.phase_micro_batch(context.phase),
+        samples: rows.min(train.phase_micro_batch(context.phase)),
         gradient_checkpointing: train.gradient_checkpointing,
         state_bytes: allocated,
         sample_bytes: elements.map(|elements| elements * element_bytes),
@@ -46,8 +48,8 @@ pub(super) fn explain_step_error(
 /// A step that did not fit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepMemory {
-    /// Samples per forward and backward pass.
-    pub micro_batch: usize,
+    /// Samples that a rank computes at a time.
+    pub samples: usize,
     pub gradient_checkpointing: bool,
     /// Bytes that tensors take between two steps.
     pub state_bytes: u64,
@@ -60,7 +62,7 @@ pub(super) struct StepMemory {
 impl StepMemory {
     /// What takes the memory, and which setting to lower by how much.
     pub fn advice(&self) -> String {
-        let Self { micro_batch, gradient_checkpointing, state_bytes, sample_bytes, total_bytes } = *self;
+        let Self { samples, gradient_checkpointing, state_bytes, sample_bytes, total_bytes } = *self;
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         let state = format!(
             "weights, gradients and optimizer state take {:.2} of {:.2} GiB",
@@ -70,22 +72,22 @@ impl StepMemory {
         let checkpointing = if gradient_checkpointing {
             ""
         } else {
-            ", or set train.gradient_checkpointing to true, which takes a quarter more time"
+            ", or set train.gradient_checkpointing to true, which computes the forward pass twice"
         };
         let fitting = self.fitting_samples();
         let sample =
             sample_bytes.map_or(String::new(), |bytes| format!(", and a sample about {:.3}", gib(bytes)));
-        if micro_batch <= 1 || (fitting == Some(0) && gradient_checkpointing) {
+        if samples <= 1 {
             return format!(
                 "{state}{sample}; not even one sample fits: train on more GPUs, each of which then has a part of \
                  the state, or set train.moment_precision to \"bf16\"{checkpointing}"
             );
         }
         // The formula is of what the backward pass needs, not of all that libraries take meanwhile.
-        let lower = fitting.map_or(micro_batch / 2, |fitting| fitting.clamp(1, micro_batch - 1));
+        let lower = fitting.map_or(samples / 2, |fitting| fitting.clamp(1, samples - 1));
         format!(
-            "{state}{sample}; lower train.micro_batch from {micro_batch} to {lower} (gradients are accumulated, \
-             so the result is the same){checkpointing}"
+            "{state}{sample}; set train.micro_batch to {lower}, in place of {samples} samples at a time \
+             (gradients are accumulated, so the result is the same){checkpointing}"
         )
     }
 
@@ -106,7 +108,7 @@ mod tests {
     fn advice_names_a_micro_batch_that_fits() {
         const GIB: u64 = 1 << 30;
         let memory = StepMemory {
-            micro_batch: 96,
+            samples: 96,
             gradient_checkpointing: false,
             state_bytes: 13 * GIB,
             sample_bytes: Some(GIB),
@@ -115,13 +117,13 @@ mod tests {
         let unknown = StepMemory { sample_bytes: None, ..memory };
         let checkpointing = StepMemory { gradient_checkpointing: true, ..memory };
         for (memory, expected) in [
-            (memory, "from 96 to 65 "),
+            (memory, "to 65, in place of 96 "),
             // The formula takes it for small enough.
-            (StepMemory { micro_batch: 64, ..memory }, "from 64 to 63 "),
-            (unknown, "from 96 to 48 "),
-            (checkpointing, "from 96 to 48 "),
-            (StepMemory { sample_bytes: Some(100 * GIB), ..memory }, "from 96 to 1 "),
-            (StepMemory { micro_batch: 1, ..memory }, "more GPUs"),
+            (StepMemory { samples: 64, ..memory }, "to 63, in place of 64 "),
+            (unknown, "to 48, in place of 96 "),
+            (checkpointing, "to 48, in place of 96 "),
+            (StepMemory { sample_bytes: Some(100 * GIB), ..memory }, "to 1, in place of 96 "),
+            (StepMemory { samples: 1, ..memory }, "more GPUs"),
         ] {
             let advice = memory.advice();
             assert!(advice.contains(expected), "{advice}");

@@ -165,7 +165,8 @@ impl Trainer {
         };
         let result = self.step_runner.run_step(&self.spec, context, batch, next_batch);
         let pending = result.map_err(|error| {
-            explain_step_error(error, &self.spec.train, &self.step_runner, context, batch.bucket)
+            let ranks = self.spec.world.size();
+            explain_step_error(error, &self.spec.train, ranks, &self.step_runner, context, batch.bucket)
         })?;
         self.progress.step += 1;
         self.metrics.add_pending_step(pending);

@@ -57,7 +57,11 @@ const CASES: &[Case] = &[
     (
         "[train]\nsharding = \"zero3\"",
         &[],
-        &["run.toml:2:12", "train.sharding: \"zero3\" is not a possible value", "`shard_grad_op`, `hybrid_shard`, `none`"],
+        &[
+            "run.toml:2:12",
+            "train.sharding: \"zero3\" is not a possible value",
+            "`shard_grad_op`, `hybrid_shard`, `none`",
+        ],
     ),
     ("[supervisor]\nheartbeat = 3", &[], &["run.toml:2:1", "did you mean `heartbeat_seconds`?"]),
     ("[[train.mix]]\ndataset = \"x\"", &[], &["run.toml:1:", "`name`", "missing"]),

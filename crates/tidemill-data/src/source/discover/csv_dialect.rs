@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::container::Container;
 use crate::error::Result;
-use crate::source::compression::Decompressed;
+use crate::source::compression::{Decompressed, strip_compressed_end};
 use crate::source::config::CsvConfig;
 use crate::source::object_stream::ObjectStream;
 
@@ -24,7 +24,8 @@ pub fn guess(container: &Container) -> Result<CsvConfig> {
     Decompressed::new(stream).take(FIRST_BYTES).read_to_end(&mut start).ok();
     failure.take().map_or(Ok(()), Err)?;
     let text = String::from_utf8_lossy(&start);
-    Ok(guess_dialect(text.lines().next().unwrap_or_default(), file.uri.contains(".tsv")))
+    let name = strip_compressed_end(&file.uri).unwrap_or(&file.uri);
+    Ok(guess_dialect(text.lines().next().unwrap_or_default(), name.ends_with(".tsv")))
 }
 
 /// The dialect of a file that starts with this line. A line with a URL or path is no header: LAION's
