@@ -118,7 +118,7 @@ impl ModelFolder {
             save_weights(&cast(tensors, variant.kind())?, &to.join(part).join(variant.file_name(stem)))?;
         }
         scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
-        write_index(&index)
+        write_index(&index, scheduler.class_name())
     }
 }
 
@@ -158,7 +158,7 @@ fn copy_config(from: &Path, to: &Path, variant: Variant) -> Result<(), Error> {
 }
 
 /// Writes `model_index.json`.
-fn write_index(path: &Path) -> Result<(), Error> {
+fn write_index(path: &Path, scheduler: &str) -> Result<(), Error> {
     let pair = |library: &str, class: &str| Value::from(vec![library, class]);
     let none = || Value::from(vec![Value::Null, Value::Null]);
     let parts: [(&str, Value); 9] = [
@@ -166,7 +166,7 @@ fn write_index(path: &Path) -> Result<(), Error> {
         ("feature_extractor", none()),
         ("requires_safety_checker", false.into()),
         ("safety_checker", none()),
-        ("scheduler", pair("diffusers", "DDIMScheduler")),
+        ("scheduler", pair("diffusers", scheduler)),
         ("text_encoder", pair("transformers", "CLIPTextModel")),
         ("tokenizer", pair("transformers", "CLIPTokenizer")),
         ("unet", pair("diffusers", "UNet2DConditionModel")),

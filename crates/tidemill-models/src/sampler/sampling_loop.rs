@@ -1,6 +1,6 @@
 //! The sampling loop: from noise to latents, with classifier-free guidance.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::stepper::Sampler;
 use crate::denoiser::Denoiser;
@@ -36,12 +36,12 @@ pub fn sample_latents(
         conditioning.text.shallow_clone()
     };
     let mut latents = noise.shallow_clone();
-    for (i, timestep) in sampler.timesteps().to_vec().into_iter().enumerate() {
+    for i in 0..sampler.timesteps().len() {
         let prediction = tidemill_torch::guard(|| {
             tch::no_grad(|| {
                 let input =
                     if is_guided { Tensor::cat(&[&latents, &latents], 0) } else { latents.shallow_clone() };
-                let timesteps = Tensor::full([input.size()[0]], timestep, (Kind::Int64, input.device()));
+                let timesteps = sampler.timesteps().batch(i, input.size()[0], input.device());
                 let output =
                     denoiser.denoise(&input.to_kind(text.kind()), &timesteps, &text).to_kind(latents.kind());
                 if !is_guided {
@@ -69,7 +69,7 @@ fn expand_to_batch(unconditional: &Tensor, n: i64) -> Tensor {
 
 #[cfg(test)]
 mod tests {
-    use tch::Device;
+    use tch::{Device, Kind};
 
     use super::*;
     use crate::sampler::SamplerMethod;

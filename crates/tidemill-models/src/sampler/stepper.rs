@@ -1,17 +1,18 @@
 //! A run of a sampler, step by step.
 
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::ddim::Ddim;
 use super::dpm_solver::DpmSolver;
 use crate::error::Error;
-use crate::schedule::NoiseSchedule;
+use crate::schedule::{NoiseSchedule, SchedulerConfig};
 
 /// The rule by which a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SamplerMethod {
-    /// Denoising diffusion implicit models (Song et al., 2021), eta = 0.
+    /// Denoising diffusion implicit models (Song et al., 2021), eta = 0. Euler's method if the network predicts
+    /// rectified flow.
     #[serde(rename = "ddim")]
     Ddim,
     /// DPM-Solver++ (Lu et al., 2022), second order, multistep, midpoint.
@@ -22,10 +23,44 @@ pub enum SamplerMethod {
 /// One run of a sampler.
 #[derive(Debug)]
 pub struct Sampler {
-    timesteps: Vec<i64>,
+    timesteps: Timesteps,
     solver: Solver,
     /// The number of steps that were taken.
     steps_taken: usize,
+}
+
+/// The timesteps of a sampler, as the network takes them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Timesteps {
+    /// Of diffusion.
+    Discrete(Vec<i64>),
+    /// Of rectified flow: sigma times the number of timesteps.
+    Continuous(Vec<f32>),
+}
+
+impl Timesteps {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Discrete(timesteps) => timesteps.len(),
+            Self::Continuous(timesteps) => timesteps.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The timestep of a step for `n` samples: [n], i64 or f32.
+    pub fn batch(&self, step: usize, n: i64, device: Device) -> Tensor {
+        match self {
+            Self::Discrete(timesteps) => Tensor::full([n], timesteps[step], (Kind::Int64, device)),
+            Self::Continuous(timesteps) => {
+                Tensor::full([n], f64::from(timesteps[step]), (Kind::Float, device))
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -46,23 +81,28 @@ impl Sampler {
         if steps == 0 || steps >= total {
             return Err(Error::Sampler(format!("steps = {steps} must be between 1 and {}", total - 1)));
         }
-        let alphas_cumprod = Vec::<f32>::try_from(schedule.alphas_cumprod().to_kind(Kind::Float))
-            .map_err(|e| Error::Sampler(e.to_string()))?;
-        let (timesteps, solver) = match method {
-            SamplerMethod::Ddim => {
-                let (timesteps, ddim) = Ddim::new(schedule.config(), &alphas_cumprod, steps)?;
-                (timesteps, Solver::Ddim(ddim))
+        let config = schedule.config();
+        let (timesteps, solver) = match (schedule.alphas_cumprod(), method) {
+            (Some(alphas_cumprod), method) => {
+                let alphas_cumprod = Vec::<f32>::try_from(alphas_cumprod.to_kind(Kind::Float))
+                    .map_err(|e| Error::Sampler(e.to_string()))?;
+                let (timesteps, solver) = new_solver(method, config, &alphas_cumprod, steps)?;
+                (Timesteps::Discrete(timesteps), solver)
             }
-            SamplerMethod::DpmPlusPlus2M => {
-                let (timesteps, solver) = DpmSolver::new(schedule.config(), &alphas_cumprod, steps);
-                (timesteps, Solver::DpmSolver(solver))
+            (None, SamplerMethod::Ddim) => {
+                let (timesteps, ddim) = Ddim::of_flow(config, steps);
+                (Timesteps::Continuous(timesteps), Solver::Ddim(ddim))
+            }
+            (None, SamplerMethod::DpmPlusPlus2M) => {
+                let (timesteps, solver) = DpmSolver::of_flow(config, steps);
+                (Timesteps::Continuous(timesteps), Solver::DpmSolver(solver))
             }
         };
         Ok(Self { timesteps, solver, steps_taken: 0 })
     }
 
     /// The timesteps that it visits, in order.
-    pub fn timesteps(&self) -> &[i64] {
+    pub fn timesteps(&self) -> &Timesteps {
         &self.timesteps
     }
 
@@ -84,12 +124,29 @@ impl Sampler {
     }
 }
 
+/// A solver of diffusion, and the timesteps that it visits.
+fn new_solver(
+    method: SamplerMethod,
+    config: &SchedulerConfig,
+    alphas_cumprod: &[f32],
+    steps: usize,
+) -> Result<(Vec<i64>, Solver), Error> {
+    Ok(match method {
+        SamplerMethod::Ddim => {
+            let (timesteps, ddim) = Ddim::new(config, alphas_cumprod, steps)?;
+            (timesteps, Solver::Ddim(ddim))
+        }
+        SamplerMethod::DpmPlusPlus2M => {
+            let (timesteps, solver) = DpmSolver::new(config, alphas_cumprod, steps);
+            (timesteps, Solver::DpmSolver(solver))
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use tch::Device;
-
     use super::*;
-    use crate::{SchedulerConfig, TimestepSpacing};
+    use crate::TimestepSpacing;
 
     fn schedule(config: SchedulerConfig) -> NoiseSchedule {
         NoiseSchedule::new(config, Device::Cpu)

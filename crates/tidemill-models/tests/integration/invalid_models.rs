@@ -164,6 +164,9 @@ fn invalid_scheduler_configs_are_refused() {
             ("thresholding", json!(true), "must be false"),
             ("num_train_timesteps", json!(0), "at least 1"),
             ("solver_orders", json!(2), "is not known to Tidemill"),
+            ("prediction_type", json!("flow_prediction"), "it must be true with `prediction_type`"),
+            ("use_flow_sigmas", json!(true), "it must be true with `prediction_type`"),
+            ("use_dynamic_shifting", json!(true), "must be false"),
         ],
     );
 }

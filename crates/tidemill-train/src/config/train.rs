@@ -86,6 +86,10 @@ pub struct TrainConfig {
     /// Rescales the noise schedule so that its last timestep is pure noise. Unset: as in the
     /// model's scheduler.
     pub zero_terminal_snr: Option<bool>,
+    /// Shift of the noise levels of rectified flow: above 1 there is more noise, as images of more pixels need
+    /// (Esser et al., *Scaling Rectified Flow Transformers*, 2024, section 5.3.2; 3 in SD3). Unset: as in the
+    /// model's scheduler.
+    pub flow_shift: Option<f64>,
     /// How timesteps are sampled.
     pub timesteps: TimestepSampling,
     /// Adds to the noise of each sample and channel one normal number times this, so that the model
@@ -153,6 +157,7 @@ impl Default for TrainConfig {
             caption_dropout: 0.1,
             prediction: None,
             zero_terminal_snr: None,
+            flow_shift: None,
             timesteps: TimestepSampling::Uniform,
             noise_offset: 0.0,
             min_snr_gamma: None,

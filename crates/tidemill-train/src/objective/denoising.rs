@@ -17,7 +17,7 @@ use super::vae_posterior::sample_latents;
 pub struct DenoiserInputs {
     /// Noisy latents [N, C, h, w], in the network's dtype.
     pub sample: Tensor,
-    /// Timesteps [N], i64.
+    /// Timesteps [N], i64, from little noise to much.
     pub timesteps: Tensor,
     /// Text embeddings [N, L, D], in the network's dtype.
     pub text: Tensor,
@@ -98,7 +98,8 @@ impl Objective {
     /// # Panics
     /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
     pub fn compute_errors(&self, denoiser: &dyn Denoiser, inputs: &DenoiserInputs) -> Tensor {
-        let prediction = denoiser.denoise(&inputs.sample, &inputs.timesteps, &inputs.text);
+        let timesteps = self.schedule.network_timesteps(&inputs.timesteps);
+        let prediction = denoiser.denoise(&inputs.sample, &timesteps, &inputs.text);
         let squared = (prediction.to_kind(Kind::Float) - &inputs.target).square();
         squared.mean_dim(&[1i64, 2, 3][..], false, Kind::Float)
     }

@@ -34,7 +34,7 @@ pub fn check_evaluation(run: &Run, has_dataset: bool) -> Result<()> {
         return Err(run.refuse("eval.prompts", message));
     }
     let (drawing, models) = (to_drawing(run, run.file.sample.guidance), run.models()?);
-    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?);
+    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?)?;
     Sampler::new(drawing.method, &NoiseSchedule::new(scheduler, Device::Cpu), drawing.steps)?;
     let judges = Judges::open(&eval.chosen_metrics(), &eval.models, eval.inception_resize, Device::Cpu)?;
     for tower in judges.towers() {

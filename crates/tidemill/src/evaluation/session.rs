@@ -121,6 +121,6 @@ fn load_generator(run: &Run, models: &ModelFolder, device: Device) -> Result<Ima
         text: TextEmbedder::load(models, device)?,
         vae: AutoencoderKl::load(&models.vae(), device, Kind::Float)?,
         unet: UNet2DConditionModel::new(config, device, ParamInit::Empty)?,
-        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?),
+        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?)?,
     })
 }

@@ -67,7 +67,7 @@ pub fn read_weights(
 pub fn check_identity(run: &Run, models: &ModelFolder) -> Result<bool> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
     let Some(identity) = checkpoints.load_latest_identity()? else { return Ok(true) };
-    let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?));
+    let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?)?);
     let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
     let ModelDigests { vae, text_encoder, tokenizer } = compute_model_digests(models)?;
     let current_parts = [

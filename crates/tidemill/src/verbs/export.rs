@@ -110,7 +110,7 @@ pub fn export(
     // diffusers takes this as the default size of images.
     let factor = VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
     config.sample_size = Some(i64::from(run.resolution()) / factor);
-    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?);
+    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?)?;
     models.export(&to, &config, weights, &scheduler, variant)?;
     reporter.report(format!("exported the weights of step {step} to {}", to.display()));
     if !is_folder_unet {

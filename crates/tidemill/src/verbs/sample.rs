@@ -126,7 +126,7 @@ pub fn load_generator(run: &Run, untrained: bool) -> Result<ImageGenerator> {
         text: TextEmbedder::load(&models, device)?,
         vae: AutoencoderKl::load(&models.vae(), device, Kind::Float)?,
         unet,
-        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?),
+        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?)?,
     })
 }
 

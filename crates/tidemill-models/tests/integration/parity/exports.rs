@@ -4,7 +4,8 @@ use super::cases::{folder, python, seed};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
 use tidemill_models::{
-    AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, ParamInit, UNet2DConditionModel, Variant,
+    AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, ParamInit, PredictionType, SchedulerConfig,
+    UNet2DConditionModel, Variant,
 };
 
 /// Exports a U-Net with new weights, saves the other networks, and samples with all of them.
@@ -15,11 +16,18 @@ fn diffusers_opens_exports_and_samples_the_same_latents() {
     tch::manual_seed(seed());
     let config = tidemill_models::UNetConfig::read(&source.unet().join("config.json")).unwrap();
     let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Random).unwrap();
-    let scheduler = source.scheduler().unwrap();
-    let export = out.join("export");
-    source
-        .export(&export, unet.config(), unet.params().named_parameters(), &scheduler, Variant::F32)
-        .unwrap();
+    let diffusion = source.scheduler().unwrap();
+    let flow = SchedulerConfig {
+        prediction_type: PredictionType::FlowPrediction,
+        flow_shift: 3.0,
+        ..diffusion.clone()
+    };
+    for (name, scheduler) in [("export", &diffusion), ("export-flow", &flow)] {
+        let (config, weights) = (unet.config(), unet.params().named_parameters());
+        source.export(&out.join(name), config, weights, scheduler, Variant::F32).unwrap();
+        let written = SchedulerConfig::read(&out.join(name).join("scheduler/scheduler_config.json")).unwrap();
+        assert_eq!(written, *scheduler);
+    }
     unet.save(&out.join("unet")).unwrap();
     AutoencoderKl::load(&source.vae(), Device::Cpu, Kind::Float).unwrap().save(&out.join("vae")).unwrap();
     let text_encoder = ClipTextModel::load(&source.text_encoder(), Device::Cpu, Kind::Float).unwrap();
@@ -31,11 +39,20 @@ fn diffusers_opens_exports_and_samples_the_same_latents() {
     let width = unet.config().cross_attention_dim;
     let (text, empty) = (Tensor::randn([2, 5, width], options), Tensor::randn([2, 5, width], options));
     let noise = Tensor::randn([2, unet.config().in_channels, 8, 8], options);
-    let schedule = NoiseSchedule::new(scheduler, Device::Cpu);
-    let sampler = Sampler::new(SamplerMethod::Ddim, &schedule, 5).unwrap();
     let conditioning = Conditioning { text: &text, unconditional: &empty, guidance_scale: 4.0 };
-    let latents = sample_latents(&unet, sampler, &noise, &conditioning, |_| ()).unwrap();
-    let run = [("text", text), ("empty", empty), ("noise", noise), ("latents", latents)];
+    let sample = |method, scheduler| {
+        let sampler = Sampler::new(method, &NoiseSchedule::new(scheduler, Device::Cpu), 5).unwrap();
+        sample_latents(&unet, sampler, &noise, &conditioning, |_| ()).unwrap()
+    };
+    let latents = sample(SamplerMethod::Ddim, diffusion);
+    let flow_latents = sample(SamplerMethod::DpmPlusPlus2M, flow);
+    let run = [
+        ("text", text),
+        ("empty", empty),
+        ("noise", noise),
+        ("latents", latents),
+        ("flow_latents", flow_latents),
+    ];
     Tensor::write_safetensors(&run, out.join("run.safetensors")).unwrap();
 
     python("open_exports.py", &[folder("").to_str().unwrap()]);

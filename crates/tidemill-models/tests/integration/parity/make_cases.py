@@ -20,7 +20,7 @@ def main():
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     for index in range(8):
-        networks.unet_case(rng, index, out / "unet" / f"{index:02}")
+        networks.unet_case(rng, index, out / "unet" / f"{index:02}", is_flow=index % 4 == 3)
     for index in range(6):
         networks.vae_case(rng, index, out / "vae" / f"{index:02}")
     for index in range(4):
@@ -29,6 +29,7 @@ def main():
         towers.clip_case(rng, index, out / "clip" / f"{index:02}")
         towers.dinov2_case(rng, index, out / "dinov2" / f"{index:02}")
     schedules.schedule_cases(rng, out / "schedule")
+    schedules.flow_cases(rng, out / "flow")
     schedules.timestep_cases(out / "timesteps")
     schedules.sampler_cases(rng, out / "sampler")
     schedules.guided_cases(rng, out / "guided")

@@ -4,7 +4,7 @@ import json
 import math
 
 import torch
-from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from diffusers import AutoencoderKL, DDPMScheduler, FlowMatchEulerDiscreteScheduler, UNet2DConditionModel
 from safetensors.torch import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -101,23 +101,44 @@ def draw_scheduler(rng):
     )
 
 
-def unet_case(rng, index, out):
+def flow_step(scheduler, latents, noise, timesteps):
+    """The inputs of a training step at these timesteps, which count from little noise to much."""
+    # The script's index counts the other way.
+    index = scheduler.config.num_train_timesteps - 1 - timesteps
+    sigmas = scheduler.sigmas[index].reshape(-1, 1, 1, 1)
+    return dict(
+        latents=latents,
+        noise=noise,
+        timesteps=timesteps,
+        network_timesteps=scheduler.timesteps[index],
+        noisy=(1.0 - sigmas) * latents + sigmas * noise,
+        target=noise - latents,
+    )
+
+
+def unet_case(rng, index, out, is_flow):
     """Writes a U-Net and one training step with it: noisy latents, prediction, loss, gradients."""
     model = make_unet(rng, index, out)
-    scheduler = DDPMScheduler(**draw_scheduler(rng))
-    scheduler.save_pretrained(out)
     n, config = rng.randint(1, 3), model.config
     latents = torch.randn(n, config.in_channels, *draw_size(rng, len(config.block_out_channels)))
     noise = torch.randn_like(latents)
     timesteps = torch.randint(0, 1000, (n,))
     text = torch.randn(n, rng.randint(2, 11), config.cross_attention_dim)
-    noisy = scheduler.add_noise(latents, noise, timesteps)
-    velocity = scheduler.config.prediction_type == "v_prediction"
-    target = scheduler.get_velocity(latents, noise, timesteps) if velocity else noise
+    if is_flow:
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=rng.uniform(1, 4))
+        inputs = flow_step(scheduler, latents, noise, timesteps)
+    else:
+        scheduler = DDPMScheduler(**draw_scheduler(rng))
+        velocity = scheduler.config.prediction_type == "v_prediction"
+        target = scheduler.get_velocity(latents, noise, timesteps) if velocity else noise
+        noisy = scheduler.add_noise(latents, noise, timesteps)
+        inputs = dict(latents=latents, noise=noise, timesteps=timesteps, noisy=noisy, target=target)
+    scheduler.save_pretrained(out)
+    noisy, timesteps = inputs["noisy"], inputs.get("network_timesteps", timesteps)
     output = model(noisy, timesteps, text).sample
-    loss = torch.nn.functional.mse_loss(output, target)
+    loss = torch.nn.functional.mse_loss(output, inputs["target"])
     loss.backward()
-    tensors = dict(latents=latents, noise=noise, timesteps=timesteps, text=text, output=output)
+    tensors = inputs | dict(text=text, output=output)
     tensors |= {f"grad.{name}": p.grad for name, p in model.named_parameters()}
     save(tensors | {"loss": loss}, out / "case.safetensors")
     # The counter does not support flash attention on a CPU.

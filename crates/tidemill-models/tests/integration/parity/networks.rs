@@ -44,7 +44,7 @@ fn unet_output_and_flops_agree_with_diffusers() {
         let schedule = NoiseSchedule::new(scheduler, Device::Cpu);
         let timesteps = case.tensor("timesteps");
         let noisy = schedule.add_noise(case.tensor("latents"), case.tensor("noise"), timesteps);
-        let found = unet.denoise(&noisy, timesteps, case.tensor("text"));
+        let found = unet.denoise(&noisy, &schedule.network_timesteps(timesteps), case.tensor("text"));
         output.check(&found, case.tensor("output"), || case.label());
         let (latents, text) = (noisy.size(), case.tensor("text").size());
         let shape = SampleShape { latents: [latents[1], latents[2], latents[3]], text: [text[1], text[2]] };

@@ -36,10 +36,15 @@ def main():
 
     unet = load_file(written / "unet.safetensors")
     assert_same(open_fully(UNet2DConditionModel, written / "unet").state_dict(), unet)
-    pipeline = StableDiffusionPipeline.from_pretrained(written / "export")
+    run = load_file(written / "run.safetensors")
+    for export, latents in [("export", "latents"), ("export-flow", "flow_latents")]:
+        assert_same_samples(written / export, unet, run, run[latents])
+
+
+def assert_same_samples(export, unet, run, expected):
+    pipeline = StableDiffusionPipeline.from_pretrained(export)
     assert pipeline.safety_checker is None
     assert_same(pipeline.unet.state_dict(), unet)
-    run = load_file(written / "run.safetensors")
     latents = pipeline(
         prompt_embeds=run["text"],
         negative_prompt_embeds=run["empty"],
@@ -50,8 +55,8 @@ def main():
         num_inference_steps=5,
         output_type="latent",
     ).images
-    deviation = ((latents - run["latents"]).abs().max() / latents.abs().max()).item()
-    print(f"the exported pipeline's latents: max |d| {deviation:.1e} of the scale (limit 2e-4)")
+    deviation = ((latents - expected).abs().max() / latents.abs().max()).item()
+    print(f"latents of {export.name}: max |d| {deviation:.1e} of the scale (limit 2e-4)")
     assert deviation <= 2e-4
 
 

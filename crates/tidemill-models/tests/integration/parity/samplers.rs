@@ -1,11 +1,11 @@
-//! Samplers against DDIMScheduler and DPMSolverMultistepScheduler: timesteps, single steps, and
-//! whole runs.
+//! Samplers against DDIMScheduler, FlowMatchEulerDiscreteScheduler and DPMSolverMultistepScheduler:
+//! timesteps, single steps, and whole runs.
 
 use super::cases::{cases, folder, json};
 use super::compare::Maximum;
 use serde_json::Value;
-use tch::{Device, Tensor};
-use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
+use tch::{Device, Kind, Tensor};
+use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, Timesteps, sample_latents};
 use tidemill_models::{BetaSchedule, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 
 fn method(json: &Value) -> SamplerMethod {
@@ -31,7 +31,8 @@ fn timesteps_agree_with_diffusers_for_every_number_of_steps() {
         for (steps, expected) in row["timesteps"].as_object().unwrap() {
             let sampler = Sampler::new(method(row), &schedule, steps.parse().unwrap()).unwrap();
             let expected: Vec<i64> = serde_json::from_value(expected.clone()).unwrap();
-            assert_eq!(sampler.timesteps(), expected, "{:?} {config:?} {steps}", method(row));
+            let about = || format!("{:?} {config:?} {steps}", method(row));
+            assert_eq!(*sampler.timesteps(), Timesteps::Discrete(expected), "{}", about());
             compared += 1;
         }
     }
@@ -46,8 +47,12 @@ fn every_step_agrees_with_diffusers() {
         let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
         let (about, schedule) = (case.json(), NoiseSchedule::new(config.clone(), Device::Cpu));
         let mut sampler = Sampler::new(method(&about), &schedule, step_count(&about)).unwrap();
-        let timesteps = Vec::<i64>::try_from(case.tensor("timesteps")).unwrap();
-        assert_eq!(sampler.timesteps(), timesteps, "{about} {config:?}");
+        for step in 0..step_count(&about) {
+            // diffusers has those of DPM-Solver for flows as integers.
+            let expected = case.tensor("timesteps").get(step as i64).to_kind(Kind::Double);
+            let found = sampler.timesteps().batch(step, 1, Device::Cpu).to_kind(Kind::Double);
+            assert!(found.allclose(&expected, 1e-6, 1e-6, false), "{about} {config:?}: {found} {expected}");
+        }
         let mut sample = case.tensor("noise").shallow_clone();
         for step in 0..step_count(&about) {
             let at = i64::try_from(step).unwrap();
@@ -56,7 +61,7 @@ fn every_step_agrees_with_diffusers() {
             samples.check(&sample, &expected, || format!("step {step} of {about} {config:?}"));
         }
     }
-    assert_eq!(cases.len(), 84);
+    assert_eq!(cases.len(), 92);
     samples.print();
 }
 

@@ -5,7 +5,12 @@ import json
 
 import networks
 import torch
-from diffusers import DDIMScheduler, DDPMScheduler, DPMSolverMultistepScheduler
+from diffusers import (
+    DDIMScheduler,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    FlowMatchEulerDiscreteScheduler,
+)
 from diffusers.training_utils import compute_snr
 
 METHODS = ["ddim", "dpm++2m"]
@@ -55,6 +60,27 @@ def min_snr_weights(scheduler, gamma, folder):
     return least / (snr + 1 if scheduler.config.prediction_type == "v_prediction" else snr)
 
 
+def flow_cases(rng, out):
+    """Writes schedules of rectified flow, as diffusers' examples/dreambooth/train_dreambooth_sd3.py uses them."""
+    for index, shift in enumerate([1.0, 3.0, rng.uniform(0.3, 8), rng.uniform(0.3, 8)]):
+        folder = out / f"{index:02}"
+        total = 1000 if index < 2 else rng.randint(50, 1500)
+        scheduler = FlowMatchEulerDiscreteScheduler(num_train_timesteps=total, shift=shift)
+        scheduler.save_pretrained(folder)
+        latents, noise = torch.randn(2, 5, 3, 4, 2)
+        timesteps = torch.cat([torch.tensor([0, total - 1]), torch.randint(0, total, (3,))])
+        tensors = networks.flow_step(scheduler, latents, noise, timesteps)
+        networks.save(tensors, folder / "case.safetensors")
+
+
+def make_flow_sampler(method, shift):
+    if method == "ddim":
+        return FlowMatchEulerDiscreteScheduler(shift=shift)
+    return DPMSolverMultistepScheduler(
+        prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=shift
+    )
+
+
 def make_sampler(method, prediction, zero_snr, spacing, offset, to_one, beta):
     shared = dict(
         prediction_type=prediction,
@@ -93,8 +119,10 @@ def sampler_cases(rng, out):
     # With noise prediction DDIM divides by the signal, which is zero in these schedules.
     kinds = [k for k in kinds if not (k[0] == "ddim" and k[1] == "epsilon" and k[2])]
     numbers = [1, 2, 3, 5, 10, 14, 15, 20, 25, 30, 50]
-    for index, kind in enumerate(kinds):
-        scheduler = make_sampler(*kind, beta=rng.choice(BETAS))
+    samplers = [(kind[0], make_sampler(*kind, beta=rng.choice(BETAS))) for kind in kinds]
+    shifts = [1.0, 3.0, rng.uniform(0.3, 8), rng.uniform(0.3, 8)]
+    samplers += [(method, make_flow_sampler(method, shift)) for method in METHODS for shift in shifts]
+    for index, (method, scheduler) in enumerate(samplers):
         folder = out / f"{index:02}"
         scheduler.save_pretrained(folder)
         steps = numbers[index] if index < len(numbers) else rng.choice(numbers)
@@ -106,17 +134,17 @@ def sampler_cases(rng, out):
             samples.append(sample)
         tensors = dict(noise=noise, outputs=outputs, samples=torch.stack(samples))
         networks.save(tensors | {"timesteps": scheduler.timesteps}, folder / "case.safetensors")
-        (folder / "case.json").write_text(json.dumps({"method": kind[0], "steps": steps}))
+        (folder / "case.json").write_text(json.dumps({"method": method, "steps": steps}))
 
 
 def guided_cases(rng, out):
     """Writes runs of the whole sampling loop with a U-Net, with and without guidance."""
-    kinds = itertools.product(METHODS, [1.0, rng.uniform(1.5, 9)])
-    for index, (method, guidance) in enumerate(kinds):
+    kinds = itertools.product(METHODS, [1.0, rng.uniform(1.5, 9)], [False, True])
+    for index, (method, guidance, is_flow) in enumerate(kinds):
         folder = out / f"{index:02}"
         unet = networks.make_unet(rng, rng.randrange(8), folder)
         kind = (rng.choice(PREDICTIONS), False, rng.choice(SPACINGS), 1, False, BETAS[1])
-        scheduler = make_sampler(method, *kind)
+        scheduler = make_flow_sampler(method, rng.uniform(1, 4)) if is_flow else make_sampler(method, *kind)
         scheduler.save_pretrained(folder)
         steps, config = rng.randint(3, 9), unet.config
         scheduler.set_timesteps(steps)

@@ -61,7 +61,8 @@ fn training_step(unet: &UNet2DConditionModel, case: &Case) -> Tensor {
     let timesteps = case.tensor("timesteps");
     let noisy = schedule.add_noise(latents, noise, timesteps);
     let target = schedule.target(latents, noise, timesteps);
-    let loss = unet.denoise(&noisy, timesteps, case.tensor("text")).mse_loss(&target, Reduction::Mean);
+    let prediction = unet.denoise(&noisy, &schedule.network_timesteps(timesteps), case.tensor("text"));
+    let loss = prediction.mse_loss(&target, Reduction::Mean);
     loss.backward();
     loss.detach()
 }

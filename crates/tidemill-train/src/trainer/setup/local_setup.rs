@@ -56,7 +56,7 @@ impl LocalSetup {
         let (precision, precision_message) = resolve_precision(spec.train.precision, has_bf16);
         spec.train.precision = Some(precision);
         set_gradient_checkpointing(spec)?;
-        let schedule = training_scheduler_config(&spec.train, &spec.scheduler);
+        let schedule = training_scheduler_config(&spec.train, &spec.scheduler)?;
         let dataset = spec.data.spec()?;
         check_data(spec, &dataset)?;
         check_ranks(spec)?;

@@ -51,7 +51,7 @@ pub fn check_models(run: &Run) -> Result<()> {
         check_weights(unet.params(), &models.unet())?;
     }
     let sample = &run.file.sample;
-    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?);
+    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?)?;
     if sample.has_prompts() {
         Sampler::new(sample.method, &NoiseSchedule::new(scheduler, Device::Cpu), sample.steps)?;
     }
