@@ -40,7 +40,13 @@ def bench(args: argparse.Namespace) -> None:
     machine = runner.machine()
     head = report.measured_on(machine, {"tidemill": runner.versions()["tidemill"]})
     about = f"Embeddings of {args.width} numbers, cosine {args.cosine}, seed {args.seed}."
-    heads = ["rows", "removed", "seconds", "peak memory, MiB", "found by comparison with all, removed (recall)"]
+    heads = [
+        "rows",
+        "removed",
+        "seconds",
+        "peak memory, MiB",
+        "found by comparison with all, removed (recall)",
+    ]
     heads.append("removed, not found")
     text = f"{head} {about}\n\n{report.table(heads, [table_row(found) for found in results])}"
     if not args.quick:

