@@ -24,6 +24,16 @@ pub struct SampleShape {
     pub text: [i64; 2],
 }
 
+/// Elements of one sample that are in memory during a backward pass. The pass frees what the forward pass kept, and
+/// makes the weights' gradients, so memory is fullest at its start or at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activations {
+    /// At the start: all that the forward pass kept.
+    pub at_start: u64,
+    /// At the end: what the first layer kept. There are all gradients then.
+    pub at_end: u64,
+}
+
 /// A denoiser that can be trained.
 pub trait TrainableDenoiser: Denoiser {
     /// The parameters, f32 until they are trained.
@@ -46,9 +56,8 @@ pub trait TrainableDenoiser: Denoiser {
         false
     }
 
-    /// Elements that one sample's forward pass keeps for the backward pass, without gradient checkpointing;
-    /// `None` if nobody knows.
-    fn activation_elements(&self, _shape: SampleShape) -> Option<u64> {
+    /// What one sample has in memory during a backward pass; `None` if nobody knows.
+    fn activations(&self, _shape: SampleShape) -> Option<Activations> {
         None
     }
 

@@ -25,7 +25,7 @@ mod unet;
 mod vae;
 
 pub use clip::{ClipConfig, ClipModel, ClipVisionConfig};
-pub use denoiser::{Denoiser, SampleShape, TrainableDenoiser};
+pub use denoiser::{Activations, Denoiser, SampleShape, TrainableDenoiser};
 pub use dinov2::{Dinov2Config, Dinov2Model};
 pub use error::Error;
 pub use inception::{FidInceptionV3, INCEPTION_FEATURES, INCEPTION_SIZE};

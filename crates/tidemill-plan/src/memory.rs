@@ -101,6 +101,19 @@ impl StateBytes {
     }
 }
 
+/// Bytes of one image that are in memory during a backward pass, which frees what the forward pass kept and makes
+/// gradients. So memory is fullest at its start or at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ActivationBytes {
+    /// At the start: all that the forward pass kept.
+    pub at_start: u64,
+    /// At the end: what the first layer kept.
+    pub at_end: u64,
+}
+
+/// Memory that libraries take for their work (cuDNN, cuBLAS).
+pub const WORKSPACE_BYTES: u64 = 256 << 20;
+
 /// Memory of a GPU that no tensor gets: CUDA's context, libraries, and what the allocator cannot
 /// use.
 pub const RESERVED_BYTES: u64 = 2 << 30;
@@ -112,7 +125,9 @@ pub struct GpuMemory {
     pub state_bytes: u64,
     /// Activations of one image.
     pub activation_bytes_per_image: u64,
-    /// State, activations of the run's micro-batch, and what no tensor gets.
+    /// The most that tensors take at a time in a step (`gpu_memory_mib` of the metrics).
+    pub peak_bytes: u64,
+    /// That, and what no tensor gets.
     pub needed_bytes: u64,
     /// The GPU's memory, if known.
     pub available_bytes: Option<u64>,
@@ -121,14 +136,32 @@ pub struct GpuMemory {
 }
 
 impl GpuMemory {
-    /// The memory of a rank with this state, whose micro-batch has `images`.
-    pub fn new(state: &StateBytes, activation_bytes: u64, images: u64, available: Option<u64>) -> Self {
-        let fixed = state.total() + RESERVED_BYTES;
-        let fitting = |available: u64| available.saturating_sub(fixed) / activation_bytes.max(1);
+    /// The memory of a rank with this state, whose micro-batch has `images`. `is_accumulated` says whether a step
+    /// has several micro-batches: then gradients are there from the start.
+    pub fn new(
+        state: &StateBytes,
+        image: ActivationBytes,
+        images: u64,
+        is_accumulated: bool,
+        available: Option<u64>,
+    ) -> Self {
+        let fixed = state.weights + state.optimizer + WORKSPACE_BYTES;
+        let first_gradients = if is_accumulated { state.gradients } else { 0 };
+        // Bytes without images, and bytes of an image: at the start and at the end of the backward pass.
+        let moments = [(fixed + first_gradients, image.at_start), (fixed + state.gradients, image.at_end)];
+        let peak_bytes =
+            moments.iter().map(|(fixed, image)| fixed + images * image).max().unwrap_or_default();
+        let fitting = |available: u64| {
+            let fitting = moments
+                .iter()
+                .map(|(fixed, image)| available.saturating_sub(fixed + RESERVED_BYTES) / image.max(&1));
+            fitting.min().unwrap_or_default()
+        };
         Self {
             state_bytes: state.total(),
-            activation_bytes_per_image: activation_bytes,
-            needed_bytes: fixed + images * activation_bytes,
+            activation_bytes_per_image: image.at_start,
+            peak_bytes,
+            needed_bytes: peak_bytes + RESERVED_BYTES,
             available_bytes: available,
             largest_micro_batch: available.map(fitting),
         }
@@ -172,13 +205,30 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_fullest_at_the_start_or_at_the_end_of_the_backward_pass() {
+        let state = StateBytes { weights: 100, gradients: 50, optimizer: 200 };
+        let image = ActivationBytes { at_start: 10, at_end: 1 };
+        let peak = |images, is_accumulated| {
+            GpuMemory::new(&state, image, images, is_accumulated, None).peak_bytes - WORKSPACE_BYTES
+        };
+        assert_eq!([1, 5, 6, 100].map(|images| peak(images, false)), [351, 355, 360, 1300]);
+        assert_eq!([1, 100].map(|images| peak(images, true)), [360, 1350]);
+    }
+
+    #[test]
     fn the_largest_micro_batch_fits_and_one_more_does_not() {
         let state = StateBytes { weights: 1 << 30, gradients: 1 << 30, optimizer: 1 << 30 };
-        let (image, available) = (1 << 28, 16u64 << 30);
-        let memory = GpuMemory::new(&state, image, 8, Some(available));
-        let largest = memory.largest_micro_batch.unwrap_or_default();
-        assert!(GpuMemory::new(&state, image, largest, None).needed_bytes <= available);
-        assert!(GpuMemory::new(&state, image, largest + 1, None).needed_bytes > available);
-        assert_eq!(GpuMemory::new(&state, image, 8, Some(1 << 30)).largest_micro_batch, Some(0));
+        let (start, available) = (1u64 << 28, 16u64 << 30);
+        for at_end in [0, start / 8, start] {
+            let image = ActivationBytes { at_start: start, at_end };
+            for is_accumulated in [false, true] {
+                let memory =
+                    |images, available| GpuMemory::new(&state, image, images, is_accumulated, available);
+                let largest = memory(8, Some(available)).largest_micro_batch.unwrap_or_default();
+                assert!(memory(largest, None).needed_bytes <= available);
+                assert!(memory(largest + 1, None).needed_bytes > available);
+                assert_eq!(memory(8, Some(1 << 30)).largest_micro_batch, Some(0));
+            }
+        }
     }
 }

@@ -228,7 +228,8 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
     let image = workload.image_costs.get(&phase.resolution).copied().unwrap_or_default();
     let images = phase.micro_batch.min(per_rank);
     let available = cluster.trainers.node.gpu_memory.map(|gib| (gib * (1u64 << 30) as f64) as u64);
-    let memory = GpuMemory::new(&StateBytes::new(&layout), image.activation_bytes, images, available);
+    let memory =
+        GpuMemory::new(&StateBytes::new(&layout), image.activations, images, is_accumulated, available);
     if memory.largest_micro_batch == Some(0) {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         return Err(Error::new(

@@ -1,7 +1,7 @@
 //! What cannot be planned is refused by its key; what can be is planned.
 
 use crate::config::PlanConfig;
-use crate::memory::{MemoryLayout, Sharding};
+use crate::memory::{ActivationBytes, MemoryLayout, Sharding};
 use crate::modes::Mode;
 use crate::plan::make_plan;
 use crate::storage::{RowFormat, TextFormat};
@@ -40,8 +40,12 @@ fn workload() -> Workload {
         sharding: Sharding::ShardGradOp,
         row_format: RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 64 },
         embeddings: TextFormat::F16,
-        image_costs: [(64, ImageCost { flops: 1e9, activation_bytes: 1 << 20 })].into(),
+        image_costs: [(64, ImageCost { flops: 1e9, activations: activations(1 << 20) })].into(),
     }
+}
+
+fn activations(bytes: u64) -> ActivationBytes {
+    ActivationBytes { at_start: bytes, at_end: bytes / 8 }
 }
 
 #[test]
@@ -83,6 +87,6 @@ fn what_does_not_fit_together_is_remarked() {
     few.phases[0].global_batch = 5;
     assert!(remarks(&few)[0].contains("leaves 3 of 8 GPUs without images"));
     let mut large = workload();
-    large.image_costs.insert(64, ImageCost { flops: 1e9, activation_bytes: 4 << 30 });
+    large.image_costs.insert(64, ImageCost { flops: 1e9, activations: activations(4 << 30) });
     assert!(remarks(&large)[0].contains("a micro-batch of 4 images of 64 pixels does not fit"));
 }

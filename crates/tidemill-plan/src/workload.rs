@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::{MemoryLayout, Sharding};
+use crate::memory::{ActivationBytes, MemoryLayout, Sharding};
 use crate::storage::{RowFormat, TextFormat};
 
 /// A run, as a plan sees it.
@@ -40,6 +40,6 @@ pub struct Phase {
 pub struct ImageCost {
     /// Floating-point operations, forward and backward.
     pub flops: f64,
-    /// Bytes that the forward pass keeps for the backward pass.
-    pub activation_bytes: u64,
+    /// Bytes in memory during a backward pass.
+    pub activations: ActivationBytes,
 }

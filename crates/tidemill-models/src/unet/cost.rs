@@ -1,7 +1,5 @@
-//! What a forward pass of the U-Net costs: floating-point operations, and what it keeps for the
-//! backward pass. Both follow from the names and shapes of the weights.
-
-use std::collections::BTreeMap;
+//! The floating-point operations of a forward pass of the U-Net. They follow from the names and shapes of the
+//! weights, as its [activations](super::activations) do.
 
 use super::config::UNetConfig;
 use crate::params::Params;
@@ -31,54 +29,24 @@ pub fn count_flops(config: &UNetConfig, params: &Params, size: (i64, i64), token
     flops.sum::<i64>().unsigned_abs()
 }
 
-/// Elements that one sample's forward pass keeps for the backward pass: the inputs of convolutions,
-/// linear layers and norms, and what attention and GEGLU need. Each takes the bytes of the network's
-/// arithmetic, 2 in bf16.
-pub fn count_activations(config: &UNetConfig, params: &Params, size: (i64, i64), tokens: i64) -> u64 {
-    let level_pixels = pixels_per_level(config, size);
-    let pixels_of = |name: &str| level_pixels[level_of(name, level_pixels.len())];
-    let layers = matrices(params).map(|(name, shape)| {
-        let (pixels, outputs, inputs) = (pixels_of(&name), shape[0], shape[1]);
-        match () {
-            () if is_of_time(&name) => 0,
-            // Keys and values of the text; all layers share their input.
-            () if is_of_text(&name) => tokens * outputs,
-            // Queries, keys and values share their input.
-            () if name.contains("attn1.to_k") || name.contains("attn1.to_v") => pixels * outputs,
-            () if name.contains(".to_q") => pixels * (inputs + outputs),
-            () if name.contains("ff.net.0.proj") => pixels * (inputs + outputs),
-            // Its input is that of the first norm.
-            () if name.contains("conv_shortcut") => 0,
-            // Its input has twice the side.
-            () if name.contains("downsamplers") => 4 * pixels * inputs,
-            () => pixels * inputs,
-        }
-    });
-    let norms = params.norm_parameter_names().into_iter().filter(|name| name.ends_with(".weight"));
-    let widths: BTreeMap<String, i64> =
-        params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()[0])).collect();
-    let norms = norms.map(|name| pixels_of(&name) * widths.get(&name).copied().unwrap_or(0));
-    (layers.sum::<i64>() + norms.sum::<i64>()).unsigned_abs()
-}
-
 /// The weights of convolutions and linear layers, by name.
-fn matrices(params: &Params) -> impl Iterator<Item = (String, Vec<i64>)> {
+pub(super) fn matrices(params: &Params) -> impl Iterator<Item = (String, Vec<i64>)> {
     let weights = params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()));
     weights.filter(|(_, shape)| shape.len() > 1)
 }
 
 /// Whether a layer works on the embedding of the timestep, one vector per sample.
-fn is_of_time(name: &str) -> bool {
+pub(super) fn is_of_time(name: &str) -> bool {
     name.starts_with("time_embedding") || name.contains("time_emb_proj")
 }
 
 /// Whether a layer works on the text's tokens.
-fn is_of_text(name: &str) -> bool {
+pub(super) fn is_of_text(name: &str) -> bool {
     name.contains("attn2.to_k") || name.contains("attn2.to_v")
 }
 
 /// Pixels of the latents on each level, outermost first.
-fn pixels_per_level(config: &UNetConfig, (height, width): (i64, i64)) -> Vec<i64> {
+pub(super) fn pixels_per_level(config: &UNetConfig, (height, width): (i64, i64)) -> Vec<i64> {
     // With a padding of 0, a downsampler pads one side of each dimension.
     let padding = if config.downsample_padding == 0 { 1 } else { 2 * config.downsample_padding };
     let halved = |side: i64| (side + padding - 3) / 2 + 1;
@@ -87,7 +55,7 @@ fn pixels_per_level(config: &UNetConfig, (height, width): (i64, i64)) -> Vec<i64
 }
 
 /// The level of a layer's outputs, by the name of its weight.
-fn level_of(name: &str, levels: usize) -> usize {
+pub(super) fn level_of(name: &str, levels: usize) -> usize {
     let mut parts = name.split('.');
     let (part, index) = (parts.next(), parts.next().and_then(|index| index.parse::<usize>().ok()));
     match (part, index) {

@@ -1,6 +1,7 @@
 //! The U-Net of Stable Diffusion 1.x and 2.x: its configuration, blocks, timestep embedding and
 //! forward pass.
 
+mod activations;
 mod blocks;
 mod config;
 mod cost;

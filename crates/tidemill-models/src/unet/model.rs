@@ -7,11 +7,12 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tidemill_torch::{prefers_channels_last, to_preferred_memory_format};
 
+use super::activations::count_activations;
 use super::blocks::{BlockConfig, DownBlock, MidBlock, PassInputs, UpBlock, UpChannels};
 use super::config::{Level, UNetConfig};
-use super::cost::{count_activations, count_flops};
+use super::cost::count_flops;
 use super::timestep_embedding::timestep_embedding;
-use crate::denoiser::{Denoiser, SampleShape, TrainableDenoiser};
+use crate::denoiser::{Activations, Denoiser, SampleShape, TrainableDenoiser};
 use crate::error::Error;
 use crate::layers::{Conv2d, GroupNorm, Linear, ResnetConfig, TransformerConfig, unwrap_or_panic};
 use crate::model_folder::weight_files::DIFFUSERS_FILE;
@@ -188,9 +189,10 @@ impl TrainableDenoiser for UNet2DConditionModel {
         prefers_channels_last(self.params.device(), kind)
     }
 
-    fn activation_elements(&self, shape: SampleShape) -> Option<u64> {
+    fn activations(&self, shape: SampleShape) -> Option<Activations> {
         let SampleShape { latents: [_, height, width], text: [tokens, _] } = shape;
-        Some(count_activations(&self.config, &self.params, (height, width), tokens))
+        let checkpointing = self.use_gradient_checkpointing;
+        Some(count_activations(&self.config, &self.params, (height, width), tokens, checkpointing))
     }
 
     fn identity(&self) -> (&'static str, Value) {

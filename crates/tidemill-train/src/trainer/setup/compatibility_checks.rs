@@ -73,7 +73,7 @@ pub(super) fn row_costs(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<BTree
         let forward = spec.denoiser.forward_flops(row).map_err(|error| Error::Dataset(error.to_string()))?;
         let cost = RowCost {
             flops: 3.0 * forward as f64,
-            activation_elements: spec.denoiser.activation_elements(row),
+            activation_elements: spec.denoiser.activations(row).map(|elements| elements.at_start),
         };
         Ok((*bucket, cost))
     };

@@ -49,7 +49,7 @@ pub(crate) struct StepRunner {
 pub(crate) struct RowCost {
     /// Floating-point operations, forward and backward.
     pub flops: f64,
-    /// Elements that the forward pass keeps for the backward pass, if known.
+    /// Elements in memory when the backward pass starts, if known.
     pub activation_elements: Option<u64>,
 }
 

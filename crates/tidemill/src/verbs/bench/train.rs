@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use tch::Device;
 use tidemill_plan::config::Rates;
+use tidemill_torch::max_memory_allocated;
 use tidemill_train::StepMetrics;
 
 use super::fit::find_largest_micro_batches;
@@ -72,7 +74,10 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     if let Some(path) = &args.output {
         add_to_file(path, &args.gpu, &rates)?;
     }
-    let gpu_memory = measured.iter().flat_map(|step| step.gpu_memory_mib.clone().unwrap_or_default()).max();
+    let gpu_memory = match device {
+        Device::Cuda(gpu) => Some(max_memory_allocated(gpu).map_err(tidemill_models::Error::from)? >> 20),
+        _ => None,
+    };
     Ok(json!({
         "verb": "bench train",
         "gpu": args.gpu,

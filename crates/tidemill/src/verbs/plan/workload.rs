@@ -5,10 +5,11 @@ use std::path::Path;
 
 use tch::Device;
 use tidemill_models::{
-    ClipTextConfig, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel, UNetConfig, VaeConfig,
+    Activations, ClipTextConfig, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
+    VaeConfig,
 };
 use tidemill_plan::Workload;
-use tidemill_plan::memory::{MemoryLayout, default_bucket_bytes};
+use tidemill_plan::memory::{ActivationBytes, MemoryLayout, default_bucket_bytes};
 use tidemill_plan::storage::{RowFormat, TextFormat};
 use tidemill_plan::workload::{ImageCost, Phase};
 use tidemill_train::Precision;
@@ -26,8 +27,9 @@ const SD2_ROWS: RowFormat =
 /// # Errors
 /// If the models' configurations cannot be read, or `[train]` contradicts itself.
 pub fn workload_of(run: &Run) -> Result<Workload> {
-    let (unet, row_format) = read_models(run)?;
+    let (mut unet, row_format) = read_models(run)?;
     let (train, encode) = (&run.file.train, &run.file.encode);
+    unet.set_gradient_checkpointing(train.gradient_checkpointing)?;
     let phases = (0..train.phase.len()).map(|index| {
         let (phase, global_batch) = (&train.phase[index], train.phase_global_batch(index) as u64);
         Phase {
@@ -101,8 +103,9 @@ fn image_cost(
     };
     // A backward pass has twice as many as a forward pass.
     let flops = 3.0 * unet.forward_flops(shape)? as f64;
-    let activation_elements = unet.activation_elements(shape).unwrap_or_default();
-    Ok(ImageCost { flops, activation_bytes: element_bytes * activation_elements })
+    let Activations { at_start, at_end } = unet.activations(shape).unwrap_or_default();
+    let activations = ActivationBytes { at_start: element_bytes * at_start, at_end: element_bytes * at_end };
+    Ok(ImageCost { flops, activations })
 }
 
 fn bytes_of(precision: Precision) -> u64 {

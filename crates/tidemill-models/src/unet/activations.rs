@@ -1,0 +1,100 @@
+//! What a backward pass of the U-Net has in memory. It follows from the names and shapes of the weights.
+
+use std::collections::BTreeMap;
+
+use super::config::UNetConfig;
+use super::cost::{is_of_text, is_of_time, level_of, matrices, pixels_per_level};
+use crate::denoiser::Activations;
+use crate::params::Params;
+
+/// What a backward pass takes beside what the forward pass kept, in tensors of the outermost level: gradients of
+/// activations, and operands that are concatenated or converted. Counted for Stable Diffusion 2's U-Net.
+const TRANSIENT_TENSORS: i64 = 9;
+
+/// The elements of one sample that are in memory during a backward pass, for latents of this height and width and
+/// this number of text tokens. Each takes the bytes of the network's arithmetic, 2 in bf16.
+pub fn count_activations(
+    config: &UNetConfig,
+    params: &Params,
+    size: (i64, i64),
+    tokens: i64,
+    use_gradient_checkpointing: bool,
+) -> Activations {
+    let parts = kept_by_part(config, params, size, tokens);
+    let pixels = pixels_per_level(config, size);
+    let transient = TRANSIENT_TENSORS * pixels[0] * config.block_out_channels[0];
+    let part = |name: &str| parts.get(name).copied().unwrap_or(0);
+    let outside = part("");
+    let kept = if use_gradient_checkpointing {
+        // The pass begins with the last layer, which is computed again.
+        let last = format!("up_blocks.{}.{}", pixels.len() - 1, config.layers_per_block);
+        outside + layer_inputs(config, &pixels) + part(&last)
+    } else {
+        parts.values().sum()
+    };
+    let elements = |count: i64| (count + transient).unsigned_abs();
+    Activations { at_start: elements(kept), at_end: elements(part("down_blocks.0.0")) }
+}
+
+/// What the forward pass keeps, by the layer to which it belongs; "" for what is in none. Layers are the
+/// residual blocks, each with its transformer. Kept are the inputs of convolutions, linear layers and norms, and
+/// what attention and GEGLU need.
+fn kept_by_part(
+    config: &UNetConfig,
+    params: &Params,
+    size: (i64, i64),
+    tokens: i64,
+) -> BTreeMap<String, i64> {
+    let level_pixels = pixels_per_level(config, size);
+    let pixels_of = |name: &str| level_pixels[level_of(name, level_pixels.len())];
+    let mut parts = BTreeMap::new();
+    let mut add = |name: &str, elements: i64| *parts.entry(part_of(name)).or_insert(0) += elements;
+    for (name, shape) in matrices(params) {
+        let (pixels, outputs, inputs) = (pixels_of(&name), shape[0], shape[1]);
+        let elements = match () {
+            () if is_of_time(&name) => 0,
+            // Keys and values of the text; all layers share their input.
+            () if is_of_text(&name) => tokens * outputs,
+            // Queries, keys and values share their input.
+            () if name.contains("attn1.to_k") || name.contains("attn1.to_v") => pixels * outputs,
+            () if name.contains(".to_q") => pixels * (inputs + outputs),
+            () if name.contains("ff.net.0.proj") => pixels * (inputs + outputs),
+            // Its input is that of the first norm.
+            () if name.contains("conv_shortcut") => 0,
+            // Its input has twice the side.
+            () if name.contains("downsamplers") => 4 * pixels * inputs,
+            () => pixels * inputs,
+        };
+        add(&name, elements);
+    }
+    let widths: BTreeMap<String, i64> =
+        params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()[0])).collect();
+    for name in params.norm_parameter_names().into_iter().filter(|name| name.ends_with(".weight")) {
+        add(&name, pixels_of(&name) * widths.get(&name).copied().unwrap_or(0));
+    }
+    parts
+}
+
+/// The layer of a weight, as "down_blocks.0.1"; "" if it is in none.
+fn part_of(name: &str) -> String {
+    let parts: Vec<&str> = name.split('.').collect();
+    match parts[..] {
+        ["mid_block", "resnets" | "attentions", layer, ..] => format!("mid_block.{layer}"),
+        [path, block, "resnets" | "attentions", layer, ..] => format!("{path}.{block}.{layer}"),
+        _ => String::new(),
+    }
+}
+
+/// The elements of all layers' inputs. The skip connections, which the upward path takes as well, are inputs on
+/// the downward path already.
+fn layer_inputs(config: &UNetConfig, pixels: &[i64]) -> i64 {
+    let (channels, layers) = (&config.block_out_channels, config.layers_per_block);
+    let innermost = channels.len() - 1;
+    let on_level = |level: usize| {
+        let down = channels[level.saturating_sub(1)] + (layers - 1) * channels[level];
+        let up = channels[(level + 1).min(innermost)] + layers * channels[level];
+        pixels[level] * (down + up)
+    };
+    let middle = 2 * pixels[innermost] * channels[innermost];
+    (0..channels.len()).map(on_level).sum::<i64>() + middle
+}
