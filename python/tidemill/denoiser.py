@@ -22,8 +22,8 @@ class Adapter:
     """A module that predicts noise or velocity, like diffusers' U-Net.
 
     It is called as `module(sample, timesteps, text)`. `sample` [N, C, h, w] and `text` [N, L, D]
-    have the run's precision, `timesteps` [N] is int64. The prediction is a tensor like `sample`:
-    the module's output, its field `sample`, or its first element.
+    have the run's precision, `timesteps` [N] is int64, or float32 where flow is predicted. The
+    prediction is a tensor like `sample`: the module's output, its field `sample`, or its first element.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
