@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 import tidemill
 import torch
 from diffusers import StableDiffusionPipeline
@@ -30,7 +31,11 @@ def assert_tensorboard_matches_metrics(run):
     np.testing.assert_allclose([s.value for s in scalars], [m["loss"] for m in metrics], rtol=1e-6)
 
 
-def test_exported_model_samples_same_images_in_diffusers(run, tmp_path):
+FLOW = {"prediction": "flow_prediction", "flow_shift": 2.0}
+
+
+@pytest.mark.parametrize(("method", "objective"), [("ddim", {}), ("dpm++2m", FLOW)], ids=["noise", "flow"])
+def test_exported_model_samples_same_images_in_diffusers(run, tmp_path, method, objective):
     tidemill.main(["synth", str(tmp_path / "data"), "--rows", "64", "--files", "1"])
     config = {
         **run,
@@ -43,8 +48,9 @@ def test_exported_model_samples_same_images_in_diffusers(run, tmp_path):
             "learning_rate": 1e-3,
             "warmup_steps": 1,
             "phase": [{"resolution": 64, "steps": 6}],
+            **objective,
         },
-        "sample": {"prompts": PROMPTS, "method": "ddim", "steps": 10, "guidance": 3.0},
+        "sample": {"prompts": PROMPTS, "method": method, "steps": 10, "guidance": 3.0},
     }
     done = tidemill.run(config)
     assert (tmp_path / "run" / "report.html").exists()

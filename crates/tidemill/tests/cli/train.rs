@@ -191,6 +191,7 @@ fn run_refuses_unsuitable_models_before_encoding() {
     let drawn = ["train.zero_terminal_snr=true", "sample.prompts=[\"a\"]"];
     assert_refused("scheduler/scheduler_config.json", "\"leading\"", "\"trailing\"", &drawn, "v_prediction");
     assert_refused(unet, "", "", &["train.validation={every = 1}"], "set [validation] share");
+    assert_refused(unet, "", "", &["train.flow_shift=3.0"], "flow_prediction");
 }
 
 #[test]
