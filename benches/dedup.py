@@ -46,8 +46,8 @@ def bench(args: argparse.Namespace) -> None:
         "seconds",
         "peak memory, MiB",
         "found by comparison with all, removed (recall)",
+        "removed, not found",
     ]
-    heads.append("removed, not found")
     text = f"{head} {about}\n\n{report.table(heads, [table_row(found) for found in results])}"
     if not args.quick:
         report.write_json(runner.RESULTS / "dedup.json", [found | {"machine": machine} for found in results])

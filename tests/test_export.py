@@ -70,7 +70,9 @@ def test_exported_model_samples_same_images_in_diffusers(run, tmp_path, method, 
         print(f"PSNR {agreement:.1f} dB")
         assert agreement >= 35
         assert ours.std() > 1, "a blank image proves nothing"
-    check_single_file(config, done["summary"]["export"], pipeline, tmp_path)
+    # A single file has no scheduler, so one objective is enough.
+    if not objective:
+        check_single_file(config, done["summary"]["export"], pipeline, tmp_path)
 
 
 def check_single_file(run, folder, pipeline, tmp_path):
