@@ -63,6 +63,7 @@ class Batch:
     epochs: list[int]
     latents: Tensor
     text: Tensor
+    conditions: dict[str, Tensor]
     def __len__(self) -> int: ...
     def arrow(self) -> Any: ...
 

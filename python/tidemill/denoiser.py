@@ -21,9 +21,11 @@ COMPILED_MODULE = "_orig_mod"
 class Adapter:
     """A module that predicts noise or velocity, like diffusers' U-Net.
 
-    It is called as `module(sample, timesteps, text)`. `sample` [N, C, h, w] and `text` [N, L, D]
-    have the run's precision, `timesteps` [N] is int64, or float32 where flow is predicted. The
-    prediction is a tensor like `sample`: the module's output, its field `sample`, or its first element.
+    It is called as `module(sample, timesteps, text)`. `sample` [N, C, h, w] and `text` [N, L, D] have the
+    run's precision, `timesteps` [N] is int64, or float32 where flow is predicted. With a dataset for SDXL
+    there is diffusers' keyword `added_cond_kwargs`, too: `text_embeds` [N, P], the pooled text, and
+    `time_ids` [N, 6], float32. The prediction is a tensor like `sample`: the module's output, its field
+    `sample`, or its first element.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -94,7 +96,9 @@ class Adapter:
             )
         enable()
 
-    def forward_flops(self, latents: Iterable[int], text: Iterable[int]) -> int:
+    def forward_flops(
+        self, latents: Iterable[int], text: Iterable[int], pooled: int | None, has_time_ids: bool
+    ) -> int:
         """Floating-point operations of a forward pass of one row.
 
         It computes the pass, and raises `InputError` if the module fails or predicts another shape.
@@ -102,12 +106,16 @@ class Adapter:
         parameter = self.parameters()[0][1]
         sample, embedding = (parameter.new_zeros(1, *shape) for shape in (latents, text))
         timesteps = torch.zeros(1, dtype=torch.int64, device=parameter.device)
+        added = _added_conditions(
+            parameter.new_zeros(1, pooled) if pooled else None,
+            parameter.new_zeros(1, 6) if has_time_ids else None,
+        )
         row = f"a row of latents {list(latents)} and text {list(text)}"
         try:
             # FlopCounterMode does not count PyTorch's fused attention on the CPU.
             unfused_attention = sdpa_kernel(SDPBackend.MATH)
             with torch.no_grad(), unfused_attention, FlopCounterMode(display=False) as counter:
-                prediction = _extract_prediction(self._plain.eval()(sample, timesteps, embedding))
+                prediction = _extract_prediction(self._plain.eval()(sample, timesteps, embedding, **added))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"denoiser: {self.name} does not take {row}: {reason}") from error
@@ -122,13 +130,25 @@ class Adapter:
             )
         return counter.get_total_flops()
 
-    def __call__(self, sample: Any, timesteps: Any, text: Any) -> torch.Tensor:
+    def __call__(
+        self, sample: Any, timesteps: Any, text: Any, pooled: Any | None, time_ids: Any | None
+    ) -> torch.Tensor:
         """The prediction for these DLPack capsules, as part of autograd's graph."""
         is_training = torch.is_grad_enabled()
         if self._module.training != is_training:
             self._module.train(is_training)
         inputs = (torch.from_dlpack(capsule) for capsule in (sample, timesteps, text))
-        return _extract_prediction(self._module(*inputs))
+        added = _added_conditions(
+            *(None if capsule is None else torch.from_dlpack(capsule) for capsule in (pooled, time_ids))
+        )
+        return _extract_prediction(self._module(*inputs, **added))
+
+
+def _added_conditions(pooled: torch.Tensor | None, time_ids: torch.Tensor | None) -> dict[str, Any]:
+    """The keyword by which diffusers' U-Net takes pooled text and the sizes of image and crop."""
+    given = {"text_embeds": pooled, "time_ids": time_ids}
+    added = {name: tensor for name, tensor in given.items() if tensor is not None}
+    return {"added_cond_kwargs": added} if added else {}
 
 
 def _extract_prediction(output: Any) -> Any:

@@ -15,7 +15,8 @@ class StreamDataset(torch.utils.data.IterableDataset):
 
     It takes the arguments of `Stream`. Items are whole batches: `sample_ids` and `epochs` [n] i64,
     unscaled `latents` [n, C, h, w] f16 and `text` [n, L, D] f16, or [n, L] i32 for datasets that
-    store token ids. `latents` and `text` are not copied.
+    store token ids. A dataset for SDXL has `text_2`, `pooled_2` [n, P] and `time_ids_R` [n, 6] i32, too.
+    Tensors are not copied.
 
     Workers of the DataLoader are refused: the stream has its own threads, each worker would return
     the same batches, and the state of a worker's stream would not be that of the process that saves
@@ -43,7 +44,7 @@ class StreamDataset(torch.utils.data.IterableDataset):
                 "sample_ids": torch.tensor(batch.sample_ids, dtype=torch.uint64).view(torch.int64),
                 "epochs": torch.tensor(batch.epochs),
                 "latents": torch.from_dlpack(batch.latents),
-                "text": torch.from_dlpack(batch.text),
+                **{name: torch.from_dlpack(tensor) for name, tensor in batch.conditions.items()},
             }
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,9 +10,53 @@ use crate::{Error, Params};
 /// A network that predicts noise or velocity from noisy latents, as the prediction type of its
 /// schedule says. The U-Net of this crate is one; other networks can take its place.
 pub trait Denoiser {
-    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: `[N]`, i64; `text`: [N, L, D]. Returns [N,
-    /// C, h, w] in the dtype of `sample`.
-    fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor;
+    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: `[N]`, i64. Returns [N, C, h, w] in the dtype of
+    /// `sample`.
+    fn denoise(&self, sample: &Tensor, timesteps: &Tensor, conditions: &Conditions) -> Tensor;
+}
+
+/// What a denoiser predicts from, beside the noisy latents and their timesteps.
+#[derive(Debug)]
+pub struct Conditions {
+    /// Text embeddings [N, L, D].
+    pub text: Tensor,
+    /// One vector for each caption, [N, P]: the pooled output of a text encoder (SDXL).
+    pub pooled: Option<Tensor>,
+    /// For each image its original height and width, the crop's top and left, and the target height and width,
+    /// in pixels: [N, 6] (SDXL).
+    pub time_ids: Option<Tensor>,
+}
+
+impl Conditions {
+    /// Text embeddings alone, as Stable Diffusion 1.x and 2.x have.
+    pub fn from_text(text: Tensor) -> Self {
+        Self { text, pooled: None, time_ids: None }
+    }
+
+    /// Handles to the same tensors.
+    #[must_use]
+    pub fn shallow_clone(&self) -> Self {
+        self.map(Tensor::shallow_clone)
+    }
+
+    /// The result of `f` for each tensor.
+    #[must_use]
+    pub fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> Self {
+        let Self { text, pooled, time_ids } = self;
+        Self { text: f(text), pooled: pooled.as_ref().map(&f), time_ids: time_ids.as_ref().map(&f) }
+    }
+
+    /// The rows of these conditions, and then those of `other`, which must have the same kinds.
+    #[must_use]
+    pub fn concat(&self, other: &Self) -> Self {
+        let concat = |a: &Tensor, b: &Tensor| Tensor::cat(&[a, b], 0);
+        let both = |a: &Option<Tensor>, b: &Option<Tensor>| Some(concat(a.as_ref()?, b.as_ref()?));
+        Self {
+            text: concat(&self.text, &other.text),
+            pooled: both(&self.pooled, &other.pooled),
+            time_ids: both(&self.time_ids, &other.time_ids),
+        }
+    }
 }
 
 /// The shapes of one sample's inputs.
@@ -22,6 +66,10 @@ pub struct SampleShape {
     pub latents: [i64; 3],
     /// Text embeddings [L, D].
     pub text: [i64; 2],
+    /// Width of the pooled text, if there is one.
+    pub pooled: Option<i64>,
+    /// Whether there are [time ids](Conditions::time_ids).
+    pub has_time_ids: bool,
 }
 
 /// Elements of one sample that are in memory during a backward pass. The pass frees what the forward pass kept, and

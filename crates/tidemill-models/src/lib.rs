@@ -1,5 +1,6 @@
 //! Stable Diffusion's networks on libtorch: the VAE ([`AutoencoderKl`]), the CLIP text encoder
-//! ([`ClipTextModel`]), the U-Net ([`UNet2DConditionModel`]), noise schedules and samplers. They
+//! ([`ClipTextModel`]), the U-Net ([`UNet2DConditionModel`]) and SD3's transformer
+//! ([`SD3Transformer2DModel`]), noise schedules and samplers. They
 //! read and write the diffusers folder layout under diffusers' own parameter names: a real
 //! `stable-diffusion-2-base` folder opens, and what is trained here opens in diffusers.
 //!
@@ -15,6 +16,7 @@ mod dinov2;
 mod error;
 mod inception;
 mod layers;
+mod mmdit;
 mod model_folder;
 mod params;
 pub mod sampler;
@@ -25,14 +27,17 @@ mod unet;
 mod vae;
 
 pub use clip::{ClipConfig, ClipModel, ClipVisionConfig};
-pub use denoiser::{Activations, Denoiser, SampleShape, TrainableDenoiser};
+pub use denoiser::{Activations, Conditions, Denoiser, SampleShape, TrainableDenoiser};
 pub use dinov2::{Dinov2Config, Dinov2Model};
 pub use error::Error;
 pub use inception::{FidInceptionV3, INCEPTION_FEATURES, INCEPTION_SIZE};
-pub use model_folder::{ModelFolder, Variant, check_weights, compute_digest, load_weights, save_weights};
+pub use mmdit::{QkNorm, SD3Transformer2DModel, SD3TransformerConfig};
+pub use model_folder::{
+    ModelFolder, TextEncoderFolders, Variant, check_weights, compute_digest, load_weights, save_weights,
+};
 pub use params::{ParamInit, Params};
 pub use schedule::{BetaSchedule, NoiseSchedule, PredictionType, SchedulerConfig, TimestepSpacing};
 pub use score_head::{HeadActivation, HeadOutput, ScoreHead};
-pub use text_encoder::{ClipTextConfig, ClipTextModel};
-pub use unet::{UNet2DConditionModel, UNetConfig};
+pub use text_encoder::{ClipTextConfig, ClipTextModel, ClipTextOutput, TextEncoders, TextStates, TextWidths};
+pub use unet::{AdditionEmbedType, UNet2DConditionModel, UNetConfig};
 pub use vae::{AutoencoderKl, VaeConfig};

@@ -23,6 +23,8 @@ pub struct Params {
     device: Device,
     init: ParamInit,
     entries: RefCell<Vec<(String, Tensor)>>,
+    /// Constants that weight files hold beside the parameters.
+    buffers: RefCell<Vec<(String, Tensor)>>,
     norm_parameters: RefCell<BTreeSet<String>>,
     pre_forward_hook: RefCell<Option<PreForwardHook>>,
 }
@@ -59,6 +61,7 @@ impl Params {
             device,
             init,
             entries: RefCell::default(),
+            buffers: RefCell::default(),
             norm_parameters: RefCell::default(),
             pre_forward_hook: RefCell::default(),
         }
@@ -78,6 +81,12 @@ impl Params {
     /// Handles to all parameters with their names, in the order of construction.
     pub fn named_parameters(&self) -> Vec<(String, Tensor)> {
         self.entries.borrow().iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()
+    }
+
+    /// Handles to the constants that weight files hold beside the parameters, with their names. They are not
+    /// trained.
+    pub fn named_buffers(&self) -> Vec<(String, Tensor)> {
+        self.buffers.borrow().iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()
     }
 
     /// Changes the memory format of convolutions' weights [O, I, H, W] to channels-last, [O, H, W,
@@ -153,11 +162,29 @@ impl<'a> Scope<'a> {
 
     /// Creates weight (ones) and bias (zeros) of a norm over `channels` channels, f32.
     pub fn norm(&self, channels: i64) -> (Tensor, Tensor) {
-        let param = |name: &str, value| {
-            self.params.norm_parameters.borrow_mut().insert(self.child(name).path);
-            self.param(name, &[channels], Init::Const(value))
+        (self.norm_weight(channels), self.norm_param("bias", channels, 0.0))
+    }
+
+    /// Creates the weight (ones) of a norm without bias, f32.
+    pub fn norm_weight(&self, channels: i64) -> Tensor {
+        self.norm_param("weight", channels, 1.0)
+    }
+
+    fn norm_param(&self, name: &str, channels: i64, value: f64) -> Tensor {
+        self.params.norm_parameters.borrow_mut().insert(self.child(name).path);
+        self.param(name, &[channels], Init::Const(value))
+    }
+
+    /// Creates the constant `name`, which weight files may hold in this shape. A network without weights has none.
+    pub fn buffer(&self, name: &str, shape: &[i64], value: impl FnOnce() -> Tensor) -> Tensor {
+        let tensor = match self.params.init {
+            ParamInit::ShapeOnly => {
+                Tensor::empty([1], (Kind::Float, self.params.device)).expand(shape, false)
+            }
+            ParamInit::Random | ParamInit::Empty => value().reshape(shape).contiguous(),
         };
-        (param("weight", 1.0), param("bias", 0.0))
+        self.params.buffers.borrow_mut().push((self.child(name).path, tensor.shallow_clone()));
+        tensor
     }
 
     /// Creates the parameter `name` (f32).

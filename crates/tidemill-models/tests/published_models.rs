@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tch::Device;
 use tidemill_models::{
-    AutoencoderKl, BetaSchedule, ClipTextConfig, ClipTextModel, ParamInit, PredictionType, SchedulerConfig,
-    TimestepSpacing, UNet2DConditionModel, UNetConfig, VaeConfig,
+    AutoencoderKl, BetaSchedule, ClipTextConfig, ClipTextModel, ParamInit, PredictionType,
+    SD3Transformer2DModel, SD3TransformerConfig, SchedulerConfig, TimestepSpacing, UNet2DConditionModel,
+    UNetConfig, VaeConfig,
 };
 
 fn write(dir: &Path, config: &Value) -> PathBuf {
@@ -64,6 +65,48 @@ fn sd15_unet() -> Value {
     // diffusers' converter writes null.
     config["upcast_attention"] = Value::Null;
     config
+}
+
+/// stabilityai/stable-diffusion-xl-base-1.0, unet/config.json: the differences to that of stable-diffusion-2-base.
+fn sdxl_unet() -> Value {
+    let mut config = sd2_unet();
+    for (key, value) in [
+        ("addition_embed_type", json!("text_time")),
+        ("addition_embed_type_num_heads", json!(64)),
+        ("addition_time_embed_dim", json!(256)),
+        ("attention_head_dim", json!([5, 10, 20])),
+        ("block_out_channels", json!([320, 640, 1280])),
+        ("cross_attention_dim", json!(2048)),
+        ("down_block_types", json!(["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"])),
+        ("projection_class_embeddings_input_dim", json!(2816)),
+        ("resnet_skip_time_act", json!(false)),
+        ("sample_size", json!(128)),
+        ("transformer_layers_per_block", json!([1, 2, 10])),
+        ("up_block_types", json!(["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"])),
+        ("upcast_attention", Value::Null),
+    ] {
+        config[key] = value;
+    }
+    config
+}
+
+/// stabilityai/stable-diffusion-3-medium-diffusers, transformer/config.json.
+fn sd3_transformer() -> Value {
+    json!({
+        "_class_name": "SD3Transformer2DModel",
+        "_diffusers_version": "0.29.0.dev0",
+        "attention_head_dim": 64,
+        "caption_projection_dim": 1536,
+        "in_channels": 16,
+        "joint_attention_dim": 4096,
+        "num_attention_heads": 24,
+        "num_layers": 24,
+        "out_channels": 16,
+        "patch_size": 2,
+        "pooled_projection_dim": 2048,
+        "pos_embed_max_size": 192,
+        "sample_size": 128
+    })
 }
 
 /// The VAE of both, except for the size that it was trained on.
@@ -127,21 +170,46 @@ fn sd15_text_encoder() -> Value {
     config
 }
 
+/// stabilityai/stable-diffusion-xl-base-1.0, text_encoder_2/config.json.
+fn sdxl_text_encoder_2() -> Value {
+    let mut config = sd2_text_encoder();
+    for (key, value) in [
+        ("architectures", json!(["CLIPTextModelWithProjection"])),
+        ("hidden_size", json!(1280)),
+        ("intermediate_size", json!(5120)),
+        ("num_attention_heads", json!(20)),
+        ("num_hidden_layers", json!(32)),
+        ("projection_dim", json!(1280)),
+    ] {
+        config[key] = value;
+    }
+    config
+}
+
 #[test]
 fn parameter_counts_are_those_published() {
     let dir = tempfile::tempdir().unwrap();
-    for (config, count) in [(sd2_unet(), 865_910_724), (sd15_unet(), 859_520_964)] {
+    for (config, count) in
+        [(sd2_unet(), 865_910_724), (sd15_unet(), 859_520_964), (sdxl_unet(), 2_567_463_684)]
+    {
         let config = UNetConfig::read(&write(dir.path(), &config)).unwrap();
         let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Empty).unwrap();
         assert_eq!(unet.params().parameter_count(), count);
     }
+    let config = SD3TransformerConfig::read(&write(dir.path(), &sd3_transformer())).unwrap();
+    let transformer = SD3Transformer2DModel::new(config, Device::Cpu, ParamInit::ShapeOnly).unwrap();
+    assert_eq!(transformer.params().parameter_count(), 2_028_328_000);
     let config = VaeConfig::read(&write(dir.path(), &vae())).unwrap();
     assert_eq!((config.downscale_factor(), config.scaling_factor), (8, 0.18215));
     assert_eq!(
         AutoencoderKl::new(config, Device::Cpu, ParamInit::Empty).params().parameter_count(),
         83_653_863
     );
-    for (config, count) in [(sd2_text_encoder(), 340_387_840), (sd15_text_encoder(), 123_060_480)] {
+    for (config, count) in [
+        (sd2_text_encoder(), 340_387_840),
+        (sd15_text_encoder(), 123_060_480),
+        (sdxl_text_encoder_2(), 694_659_840),
+    ] {
         let config = ClipTextConfig::read(&write(dir.path(), &config)).unwrap();
         assert_eq!(
             ClipTextModel::new(config, Device::Cpu, ParamInit::Empty).params().parameter_count(),

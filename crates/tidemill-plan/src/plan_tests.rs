@@ -38,7 +38,13 @@ fn workload() -> Workload {
         phases: vec![Phase { resolution: 64, samples: 32_000, global_batch: 32, micro_batch: 16 }],
         layout,
         sharding: Sharding::ShardGradOp,
-        row_format: RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 64 },
+        row_format: RowFormat {
+            latent_channels: 4,
+            downscale_factor: 8,
+            tokens: 77,
+            text_width: 64,
+            pooled_width: 0,
+        },
         embeddings: TextFormat::F16,
         image_costs: [(64, ImageCost { flops: 1e9, activations: activations(1 << 20) })].into(),
     }

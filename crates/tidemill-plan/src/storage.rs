@@ -13,6 +13,8 @@ pub struct RowFormat {
     pub tokens: u64,
     /// Elements of a token's embedding.
     pub text_width: u64,
+    /// Elements of a caption's pooled text; 0 where there is none.
+    pub pooled_width: u64,
 }
 
 /// Bytes of the moments in f16.
@@ -31,8 +33,8 @@ impl RowFormat {
 
     /// Bytes of a caption, as embeddings in 16 or 8 bits, or as token ids.
     pub fn text_bytes(&self) -> [u64; 3] {
-        let elements = self.tokens * self.text_width;
-        [2 * elements, elements + SCALE_BYTES, TOKEN_BYTES * self.tokens]
+        let (elements, pooled) = (self.tokens * self.text_width, 2 * self.pooled_width);
+        [2 * elements + pooled, elements + SCALE_BYTES + pooled, TOKEN_BYTES * self.tokens]
     }
 }
 
@@ -84,7 +86,13 @@ mod tests {
 
     #[test]
     fn rows_of_sd2_have_the_documented_sizes() {
-        let sd2 = RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 1024 };
+        let sd2 = RowFormat {
+            latent_channels: 4,
+            downscale_factor: 8,
+            tokens: 77,
+            text_width: 1024,
+            pooled_width: 0,
+        };
         assert_eq!((sd2.latent_bytes(256), sd2.latent_bytes(512)), (16_384, 65_536));
         assert_eq!(sd2.text_bytes()[0], 157_696);
         let [f16, f8, ids] = Storage::new(&sd2, &[(256, 1e6), (512, 1e5)], 0.02);

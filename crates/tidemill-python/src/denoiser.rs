@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tidemill::Error;
-use tidemill_models::{Denoiser, Params, SampleShape, TrainableDenoiser};
+use tidemill_models::{Conditions, Denoiser, Params, SampleShape, TrainableDenoiser};
 use tidemill_torch::{guard, remove_grad_hook};
 
 use crate::dlpack;
@@ -68,14 +68,20 @@ impl PythonDenoiser {
 }
 
 impl Denoiser for PythonDenoiser {
-    fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
+    fn denoise(&self, sample: &Tensor, timesteps: &Tensor, conditions: &Conditions) -> Tensor {
         // The module does not announce which parameters it uses next, so all must be ready.
         self.params.run_pre_forward_hook("");
         let call = |py: Python<'_>| {
+            let Conditions { text, pooled, time_ids } = conditions;
+            let optional = |tensor: &Option<Tensor>| {
+                tensor.as_ref().map(|tensor| dlpack::to_capsule(py, tensor)).transpose()
+            };
             let inputs = (
                 dlpack::to_capsule(py, sample)?,
                 dlpack::to_capsule(py, timesteps)?,
                 dlpack::to_capsule(py, text)?,
+                optional(pooled)?,
+                optional(time_ids)?,
             );
             to_tch_tensor(&self.adapter.bind(py).call1(inputs)?)
         };
@@ -105,7 +111,9 @@ impl TrainableDenoiser for PythonDenoiser {
 
     fn forward_flops(&self, row: SampleShape) -> Result<u64, tidemill_models::Error> {
         let count = |py: Python<'_>| {
-            self.adapter.call_method1(py, "forward_flops", (row.latents, row.text))?.extract::<u64>(py)
+            self.adapter
+                .call_method1(py, "forward_flops", (row.latents, row.text, row.pooled, row.has_time_ids))?
+                .extract::<u64>(py)
         };
         call_python(count).map_err(tidemill_models::Error::Denoiser)
     }

@@ -64,7 +64,8 @@ pub struct Batch {
     #[pyo3(get)]
     epochs: Vec<u32>,
     latents: (Bytes, TensorSpec),
-    text: (Bytes, TensorSpec),
+    /// The text columns, the first being `text`, and then the time ids, if there are any: by name.
+    conditions: Vec<(String, (Bytes, TensorSpec))>,
 }
 
 #[pymethods]
@@ -80,10 +81,19 @@ impl Stream {
         let bucket = batch.bucket;
         let specs = self.datasets.values().find_map(|dataset| {
             let spec = dataset.spec();
-            Some((spec.latents.get(&bucket)?.clone(), spec.text.decoded()))
+            Some((spec.latents.get(&bucket)?.clone(), spec))
         });
         // The bucket exists in the dataset that the batch came from, so the specs are always found.
-        let (latents, text) = specs.ok_or_else(|| raise(tidemill::Error::Thread("stream")))?;
+        let (latents, spec) = specs.ok_or_else(|| raise(tidemill::Error::Thread("stream")))?;
+        let text = spec
+            .text_columns()
+            .zip(batch.text)
+            .map(|((column, spec), bytes)| (column.to_string(), (Bytes::from_owner(bytes), spec.decoded())));
+        let time_ids = batch.time_ids.map(|bytes| {
+            let name = format!("time_ids_{}", bucket.resolution);
+            (name, (Bytes::from_owner(bytes), TensorSpec::time_ids()))
+        });
+        let conditions = text.chain(time_ids).collect();
         Ok(Batch {
             number: batch.number,
             resolution: bucket.resolution,
@@ -92,7 +102,7 @@ impl Stream {
             sample_ids: batch.sample_ids,
             epochs: batch.epochs,
             latents: (Bytes::from_owner(batch.latents), latents),
-            text: (Bytes::from_owner(batch.text), text),
+            conditions,
         })
     }
 
@@ -170,7 +180,13 @@ impl Batch {
             let dims: Vec<String> = spec.shape.iter().map(ToString::to_string).collect();
             format!("[{rows}, {}] {:?}", dims.join(", "), spec.dtype).to_lowercase()
         };
-        format!("Batch(number={}, latents={}, text={})", self.number, shape(&self.latents), shape(&self.text))
+        let conditions = self.conditions.iter().map(|(name, tensor)| format!(", {name}={}", shape(tensor)));
+        format!(
+            "Batch(number={}, latents={}{})",
+            self.number,
+            shape(&self.latents),
+            conditions.collect::<String>()
+        )
     }
 
     /// Unscaled latents, [n, C, h, w].
@@ -182,11 +198,18 @@ impl Batch {
     /// Text embeddings, [n, L, D], or token ids, [n, L].
     #[getter]
     fn text(&self) -> Tensor {
-        self.tensor(&self.text)
+        self.tensor(&self.conditions[0].1)
+    }
+
+    /// All that conditions the images, by column: `text`; and of a dataset for SDXL `text_2`, `pooled_2` [n, P] and
+    /// `time_ids_R` [n, 6].
+    #[getter]
+    fn conditions(&self) -> BTreeMap<String, Tensor> {
+        self.conditions.iter().map(|(name, tensor)| (name.clone(), self.tensor(tensor))).collect()
     }
 
     /// The batch as a `pyarrow.RecordBatch` with the columns `place`, `sample_id`, `epoch`,
-    /// `latents_R` and `text`. The field metadata of the tensors holds dtype and shape.
+    /// `latents_R`, `text`, and those of [`conditions`](Self::conditions). The field metadata of the tensors holds dtype and shape.
     fn arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let batch = self.record_batch().map_err(|e| raise(tidemill_store::Error::from(e)))?;
         PyRecordBatch::new(batch).into_pyarrow(py)
@@ -204,7 +227,7 @@ impl Batch {
         let tensors = |(bytes, spec): &(Bytes, TensorSpec)| {
             FixedSizeBinaryArray::try_new(spec.bytes() as i32, bytes.clone().into(), None)
         };
-        let columns: Vec<(String, ArrayRef, Option<&TensorSpec>)> = vec![
+        let mut columns: Vec<(String, ArrayRef, Option<&TensorSpec>)> = vec![
             ("place".into(), Arc::new(UInt32Array::from(self.places.clone())), None),
             ("sample_id".into(), Arc::new(UInt64Array::from(self.sample_ids.clone())), None),
             ("epoch".into(), Arc::new(UInt32Array::from(self.epochs.clone())), None),
@@ -213,8 +236,10 @@ impl Batch {
                 Arc::new(tensors(&self.latents)?),
                 Some(&self.latents.1),
             ),
-            ("text".into(), Arc::new(tensors(&self.text)?), Some(&self.text.1)),
         ];
+        for (name, tensor) in &self.conditions {
+            columns.push((name.clone(), Arc::new(tensors(tensor)?), Some(&tensor.1)));
+        }
         let field = |(name, column, spec): &(String, ArrayRef, Option<&TensorSpec>)| {
             let data_type: DataType = column.data_type().clone();
             let field = Field::new(name, data_type, false);

@@ -46,5 +46,5 @@ pub use optimizer::{Optimizer, ShardingPlan};
 pub use outcome::TrainOutcome;
 pub use parallel::gradient_reduction::GradientReduction;
 pub use parallel::world::World;
-pub use train_spec::{TextEncoder, TrainSpec};
+pub use train_spec::{FrozenTextEncoders, TrainSpec};
 pub use trainer::{train, training_scheduler_config};

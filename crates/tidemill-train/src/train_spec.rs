@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidemill_models::{ClipTextModel, SchedulerConfig, TrainableDenoiser};
+use tidemill_models::{SchedulerConfig, TextEncoders, TrainableDenoiser};
 
 use crate::config::{CheckpointConfig, TrainConfig};
 use crate::data::TrainingData;
@@ -10,12 +10,12 @@ use crate::evaluation::preview::PreviewSampler;
 use crate::evaluation::validation_set::ValidationSet;
 use crate::parallel::world::World;
 
-/// A frozen text encoder.
-pub struct TextEncoder {
-    /// The model.
-    pub model: ClipTextModel,
-    /// The digest of the model's folder. A run resumes only with the same text encoder.
-    pub digest: String,
+/// Frozen text encoders.
+pub struct FrozenTextEncoders {
+    /// The models.
+    pub models: TextEncoders,
+    /// The digests of the models' folders. A run resumes only with the same text encoders.
+    pub digests: Vec<String>,
 }
 
 /// Everything that a training run needs. Each rank has its own; they differ only in `world`.
@@ -34,8 +34,8 @@ pub struct TrainSpec {
     pub data: Box<dyn TrainingData>,
     /// The network to train, in f32, on the device to train on, with its initial weights.
     pub denoiser: Box<dyn TrainableDenoiser>,
-    /// The frozen encoder of captions for data that hold token ids, on the same device.
-    pub text_encoder: Option<TextEncoder>,
+    /// The frozen encoders of captions for data that hold token ids, on the same device.
+    pub text_encoders: Option<FrozenTextEncoders>,
     /// The noise schedule in the model folder.
     pub scheduler: SchedulerConfig,
     /// The rows for the validation loss, if `train.validation` is set.

@@ -25,9 +25,23 @@ pub(crate) const OUTPUT_COLUMNS: [&str; 18] = [
 /// Prefixes of the columns that `Prepare` writes for each resolution; the resolution follows.
 const RESOLUTION_COLUMN_PREFIXES: [&str; 3] = ["pixels_", "size_", "crop_"];
 
+/// The column with the token ids for a text encoder, counted from 0: `token_ids`, `token_ids_2`, ...
+pub fn token_ids_column_name(encoder: usize) -> String {
+    if encoder == 0 { "token_ids".to_owned() } else { format!("token_ids_{}", encoder + 1) }
+}
+
+/// The text encoder, counted from 0, whose token ids a column holds.
+pub fn token_ids_encoder(column: &str) -> Option<usize> {
+    let encoder = match column.strip_prefix("token_ids")? {
+        "" => 0,
+        number => number.strip_prefix('_')?.parse::<usize>().ok()?.checked_sub(1)?,
+    };
+    (token_ids_column_name(encoder) == column).then_some(encoder)
+}
+
 /// True if `Prepare` writes a column of this name.
 pub fn is_output_column(name: &str) -> bool {
-    OUTPUT_COLUMNS.contains(&name) || is_resolution_column(name)
+    OUTPUT_COLUMNS.contains(&name) || is_resolution_column(name) || token_ids_encoder(name).is_some()
 }
 
 /// True if `Prepare` writes a column of this name for a resolution.

@@ -1,6 +1,7 @@
 //! Digests of everything that shapes the output of the stage.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -37,6 +38,8 @@ pub struct Digests {
     /// `token_ids`: the caption columns, `[caption]`, the seed if anything is random, and the
     /// tokenizer.
     pub text: String,
+    /// `token_ids_2` and those after it: what `text` depends on, and the tokenizer.
+    pub more_text: Vec<String>,
     /// Computed scores, by their names: the image column, how images are decoded, the network, and for
     /// scores that depend on the caption what `text` depends on.
     pub scores: BTreeMap<String, String>,
@@ -77,9 +80,16 @@ impl Digests {
             rows: digest(digest_json(&(columns, &source.carry, &text, rules, resolutions, &sizes))),
             images: resolutions.iter().map(image).collect(),
             text: digest(digest_json(&(&text, tokenizer.digest()))),
+            more_text: Vec::new(),
             scores: BTreeMap::new(),
             decoded_images: digest(digest_json(&(&columns.image, prepare.icc, prepare.background))),
         }
+    }
+
+    /// Adds the tokenizers of further text encoders.
+    pub(super) fn add_tokenizers(&mut self, tokenizers: &[Arc<ClipTokenizer>]) {
+        let digest = |tokenizer: &Arc<ClipTokenizer>| digest_json(&(&self.text, tokenizer.digest()));
+        self.more_text = tokenizers.iter().map(digest).collect();
     }
 
     /// Adds what the computed scores change. Rows depend on their bounds.

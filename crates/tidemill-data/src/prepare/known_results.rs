@@ -61,8 +61,8 @@ pub struct KnownResults<'a> {
     column: &'a StructArray,
     /// The resolutions whose latents the kept rows have.
     latents: BTreeSet<u32>,
-    /// True if the kept rows have text embeddings.
-    text: bool,
+    /// The text encoders, counted from 0, whose embeddings the kept rows have.
+    texts: BTreeSet<usize>,
 }
 
 /// What is known of a row.
@@ -84,9 +84,17 @@ impl KnownResult<'_> {
         self.tensors.is_some_and(|tensors| tensors.latents.contains(&resolution))
     }
 
-    /// True if the caption's text embedding exists.
-    pub fn has_text(&self) -> bool {
-        self.tensors.is_some_and(|tensors| tensors.text)
+    /// True if a text encoder's embedding of the caption exists. Encoders count from 0.
+    pub fn has_text(&self, encoder: usize) -> bool {
+        self.tensors.is_some_and(|tensors| tensors.texts.contains(&encoder))
+    }
+}
+
+/// The text encoder, counted from 0, whose embeddings a column holds: `text`, `text_2`, ...
+fn text_encoder(column: &str) -> Option<usize> {
+    match column.strip_prefix("text")? {
+        "" => Some(0),
+        number => number.strip_prefix('_')?.parse::<usize>().ok()?.checked_sub(1),
     }
 }
 
@@ -96,9 +104,9 @@ impl<'a> KnownResults<'a> {
         let column = batch.column_by_name(COLUMN)?.as_struct_opt()?;
         let schema = batch.schema();
         let names = schema.field_with_name(COLUMN).ok()?.metadata().get("tensors")?;
-        let mut names = names.split_whitespace();
+        let names = names.split_whitespace();
         let latents = names.clone().filter_map(|name| name.strip_prefix("latents_")?.parse().ok()).collect();
-        Some(Self { column, latents, text: names.any(|name| name == "text") })
+        Some(Self { column, latents, texts: names.filter_map(text_encoder).collect() })
     }
 
     /// What is known of a row.
@@ -121,7 +129,7 @@ impl<'a> KnownResults<'a> {
 
     /// The caption of a row whose text embedding exists.
     pub fn caption(&self, row: usize) -> Option<&str> {
-        self.of_row(row).has_text().then(|| self.text("caption", row)).flatten()
+        self.of_row(row).has_text(0).then(|| self.text("caption", row)).flatten()
     }
 
     /// A score of a row by its name, if it was computed and is still valid.

@@ -11,6 +11,7 @@ use arrow::array::{
 use arrow::buffer::{MutableBuffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
+use crate::columns::names::token_ids_column_name;
 use crate::columns::status::{KEPT, QUARANTINED, REJECTED};
 use crate::error::{Error, Result};
 use crate::prepare::captioner_view::{CaptionerView, KNOWN as KNOWN_CAPTION, PIXELS as CAPTION_PIXELS};
@@ -120,7 +121,10 @@ impl Output {
         columns.extend(self.extra.hashes.columns(rows.iter().map(|row| row.hashes))?);
         columns.extend(self.extra.scores.columns(rows.iter().map(|row| row.scores.as_slice())));
         columns.extend(self.extra.scores.embedding_column(input.known.as_ref(), rows.len()));
-        columns.push(token_id_column(rows, input, tokenizer)?);
+        let more = self.extra.more_tokenizers.iter().map(AsRef::as_ref);
+        for (encoder, tokenizer) in std::iter::once(tokenizer).chain(more).enumerate() {
+            columns.push(token_id_column(rows, input, encoder, tokenizer, self.extra.captioner.is_some())?);
+        }
         if self.flip {
             let flipped = rows.iter().map(|row| row.plan().map(|plan| plan.is_flipped));
             columns.push(Arc::new(flipped.collect::<BooleanArray>()));
@@ -178,7 +182,10 @@ pub fn output_schema(
     ]);
     fields.extend(extra.hashes.fields());
     fields.extend(extra.scores.fields());
-    fields.push(Field::new("token_ids", fixed_size_list(DataType::Int32, CONTEXT_I32), true));
+    for encoder in 0..=extra.more_tokenizers.len() {
+        let name = token_ids_column_name(encoder);
+        fields.push(Field::new(name, fixed_size_list(DataType::Int32, CONTEXT_I32), true));
+    }
     if config.flip {
         fields.push(Field::new("flipped", DataType::Boolean, true));
     }
@@ -254,11 +261,20 @@ fn reason_of(row: &Row) -> Option<String> {
     }
 }
 
-fn token_id_column(rows: &[Row], input: &Input, tokenizer: &ClipTokenizer) -> Result<ArrayRef> {
-    let wanted: Vec<bool> =
-        rows.iter().map(|row| row.plan().is_some_and(|plan| !plan.has_text_embedding)).collect();
-    let captions: Vec<&str> =
-        (0..rows.len()).filter(|&row| wanted[row]).filter_map(|row| input.captions.get(row).ok()).collect();
+/// The token ids for a text encoder, counted from 0, of the kept rows whose embedding does not exist yet.
+fn token_id_column(
+    rows: &[Row],
+    input: &Input,
+    encoder: usize,
+    tokenizer: &ClipTokenizer,
+    has_captioner: bool,
+) -> Result<ArrayRef> {
+    let is_wanted = |row: &Row| row.plan().is_some_and(|plan| !plan.has_text[encoder]);
+    let wanted: Vec<bool> = rows.iter().map(is_wanted).collect();
+    // What a captioner made in an earlier run replaces the source's caption.
+    let known = |row| input.known.as_ref().filter(|_| has_captioner).and_then(|known| known.caption(row));
+    let caption = |row: usize| known(row).or_else(|| input.captions.get(row).ok());
+    let captions: Vec<&str> = (0..rows.len()).filter(|&row| wanted[row]).filter_map(caption).collect();
     let mut encoded = tokenizer.encode_batch(&captions).into_iter();
     let ids =
         wanted.iter().flat_map(|&wanted| wanted.then(|| encoded.next()).flatten().unwrap_or([0; CONTEXT]));

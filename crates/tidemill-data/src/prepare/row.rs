@@ -37,8 +37,8 @@ pub struct Plan<'a> {
     pub has_latents: Vec<bool>,
     /// The image is mirrored left to right.
     pub is_flipped: bool,
-    /// The text embedding of the caption exists already, so token ids are not needed.
-    pub has_text_embedding: bool,
+    /// For each text encoder: the embedding of the caption exists already, so token ids are not needed.
+    pub has_text: Vec<bool>,
     /// The perceptual hash must be computed.
     pub needs_phash: bool,
     /// A score is not known yet.

@@ -29,6 +29,8 @@ pub struct RowSelector {
     pub scores: ComputedScores,
     /// True if captions are made by a captioner.
     pub has_captioner: bool,
+    /// Number of text encoders that captions are tokenised for.
+    pub text_encoders: usize,
     /// Reasons of samples that are rejected although all filters pass them, by sample id.
     pub excluded: HashMap<u64, &'static str>,
     resolutions: Vec<u32>,
@@ -46,6 +48,7 @@ impl RowSelector {
             sizes: config.resolutions.iter().map(|&resolution| config.sizes(resolution)).collect(),
             scores: ComputedScores::default(),
             has_captioner: false,
+            text_encoders: 1,
             excluded: HashMap::new(),
             resolutions: config.resolutions.clone(),
             crop: config.crop,
@@ -144,9 +147,9 @@ impl RowSelector {
             crops,
             has_latents: self.resolutions.iter().map(|&r| known.has_latents(r)).collect(),
             is_flipped: self.flip && draw(self.seed, sample_id, Purpose::Flip, 0) >> 63 == 1,
-            has_text_embedding: known.has_text(),
+            has_text: (0..self.text_encoders).map(|encoder| known.has_text(encoder)).collect(),
             needs_phash,
-            needs_caption: self.has_captioner && !known.has_text(),
+            needs_caption: self.has_captioner && !known.has_text(0),
             needs_scores: self.scores.is_missing(&scores, input.known.as_ref(), row),
         };
         finish(Outcome::Kept(plan), &facts)

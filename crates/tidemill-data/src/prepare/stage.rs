@@ -98,6 +98,14 @@ impl Prepare {
         })
     }
 
+    /// This stage, which then also tokenises for the second text encoder and those after it.
+    pub fn with_more_tokenizers(mut self, tokenizers: Vec<Arc<ClipTokenizer>>) -> Self {
+        self.digests.add_tokenizers(&tokenizers);
+        self.selector.text_encoders = 1 + tokenizers.len();
+        self.extra.more_tokenizers = tokenizers;
+        self
+    }
+
     /// This stage, which then also prepares what these scores are computed from, and rejects rows by
     /// scores that an earlier run computed. Images must not be decoded at a scale.
     pub fn with_scores(mut self, scores: ComputedScores) -> Self {

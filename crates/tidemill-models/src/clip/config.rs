@@ -8,10 +8,7 @@ use serde_json::{Map, Value};
 use crate::Error;
 use crate::layers::Activation;
 use crate::model_folder::config_file::{self, AcceptedKeys, LEGACY_TRANSFORMERS_KEYS};
-use crate::text_encoder::ClipTextConfig;
-
-/// The id of the token that ends a caption in CLIP's vocabulary.
-const END_OF_TEXT: i64 = 49407;
+use crate::text_encoder::{ClipTextConfig, DEFAULT_PROJECTION_DIM};
 
 /// The configuration of a CLIP model.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,9 +19,6 @@ pub struct ClipConfig {
     pub vision: ClipVisionConfig,
     /// Width of the vectors that are compared.
     pub projection_dim: i64,
-    /// The token at whose first position the text's state is read; `None` for the position of the
-    /// largest id, as models say that were published before transformers 4.31.
-    pub eos_token_id: Option<i64>,
 }
 
 /// The keys of `vision_config` that shape the network.
@@ -74,7 +68,7 @@ struct TopLevel {
 }
 
 fn default_projection_dim() -> i64 {
-    512
+    DEFAULT_PROJECTION_DIM
 }
 
 const ACCEPTED: AcceptedKeys = AcceptedKeys {
@@ -113,12 +107,10 @@ impl ClipConfig {
         let vision = take_part(&mut object, "vision_config");
         let top: TopLevel = config_file::parse(path, object, &ACCEPTED)?;
         config_file::require_positive(path, &[("projection_dim", top.projection_dim)])?;
-        let eos_token_id = text.get("eos_token_id").and_then(Value::as_i64).unwrap_or(END_OF_TEXT);
         Ok(Self {
             text: ClipTextConfig::parse(path, text)?,
             vision: ClipVisionConfig::parse(path, vision)?,
             projection_dim: top.projection_dim,
-            eos_token_id: Some(eos_token_id).filter(|id| *id != 2),
         })
     }
 }
@@ -183,7 +175,7 @@ mod tests {
         });
         let read = read(&config).unwrap();
         assert_eq!((read.text.hidden_size, read.text.num_attention_heads), (768, 12));
-        assert_eq!((read.eos_token_id, read.projection_dim, read.vision.patch_size), (None, 768, 32));
+        assert_eq!((read.text.eos_token_id, read.projection_dim, read.vision.patch_size), (None, 768, 32));
     }
 
     #[test]

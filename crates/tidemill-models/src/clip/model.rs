@@ -64,14 +64,7 @@ impl ClipModel {
     /// (transformers' `get_text_features`). Attention is causal, so padding behind the end of a
     /// text has no influence.
     pub fn encode_texts(&self, ids: &Tensor) -> Tensor {
-        let ends = match self.config.eos_token_id {
-            Some(id) => ids.eq(id).to_kind(Kind::Int64).argmax(1, true),
-            None => ids.argmax(1, true),
-        };
-        let states = self.text.forward(ids);
-        let width = states.size()[2];
-        let ends = ends.unsqueeze(-1).expand([-1, 1, width], false);
-        self.text_projection.forward(&states.gather(1, &ends, false).squeeze_dim(1))
+        self.text_projection.forward(&self.text.pool(&self.text.forward(ids), ids))
     }
 
     /// The factor by which training multiplied cosines before its softmax.

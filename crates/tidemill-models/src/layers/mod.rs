@@ -1,5 +1,5 @@
 //! The layers of all networks: convolution, linear layer, norms, activations, attention,
-//! transformer, and residual blocks.
+//! transformer, residual blocks, and the embedding of timesteps.
 
 mod activation;
 mod attention;
@@ -10,6 +10,7 @@ mod linear;
 mod norm;
 mod patch_embedding;
 mod resnet;
+mod timestep_embedding;
 mod transformer;
 mod unwrap;
 
@@ -19,8 +20,9 @@ pub use conv::Conv2d;
 pub use encoder_layer::{EncoderLayer, EncoderLayerConfig};
 pub use image_sequence::{to_image, to_sequence};
 pub use linear::Linear;
-pub use norm::{GroupNorm, LayerNorm};
+pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use patch_embedding::PatchEmbedding;
 pub use resnet::{Downsample2D, ResnetBlock2D, ResnetConfig, Upsample2D};
+pub use timestep_embedding::timestep_embedding;
 pub use transformer::{Transformer2D, TransformerConfig};
 pub use unwrap::unwrap_or_panic;

@@ -1,6 +1,6 @@
-//! Group norm and layer norm.
+//! Group norm, layer norm and RMS norm.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::unwrap::unwrap_or_panic;
 use crate::params::Scope;
@@ -70,5 +70,24 @@ impl LayerNorm {
     /// x + `added` (x alone without `added`), and the layer norm of that.
     pub fn forward_sum(&self, x: &Tensor, added: Option<&Tensor>) -> (Tensor, Tensor) {
         unwrap_or_panic(tidemill_torch::add_layer_norm(x, added, &self.weight, &self.bias, self.eps))
+    }
+}
+
+/// Root mean square normalisation of the last dimension (Zhang & Sennrich, 2019), without bias.
+#[derive(Debug)]
+pub struct RmsNorm {
+    weight: Tensor,
+    eps: f64,
+}
+
+impl RmsNorm {
+    pub fn new(scope: Scope, size: i64, eps: f64) -> Self {
+        Self { weight: scope.norm_weight(size), eps }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        let wide = x.to_kind(Kind::Float);
+        let mean_square = wide.square().mean_dim(-1i64, true, Kind::Float);
+        (wide * (mean_square + self.eps).rsqrt()).to_kind(self.weight.kind()) * &self.weight
     }
 }

@@ -1,5 +1,6 @@
 //! Writes model folders that diffusers opens.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -7,11 +8,12 @@ use tch::{Kind, Tensor};
 use tidemill_torch::guard;
 
 use super::config_file;
-use super::folder::ModelFolder;
+use super::folder::{ModelFolder, TextEncoderFolders};
 use super::list_files::list_files;
 use super::weights::{read_weights_for_diffusers, save_weights};
 use crate::error::Error;
 use crate::schedule::SchedulerConfig;
+use crate::text_encoder::ClipTextConfig;
 use crate::unet::UNetConfig;
 
 /// The dtype of a folder's weights, and by what name its files are found.
@@ -49,12 +51,13 @@ impl Variant {
 pub(super) struct FolderWeights {
     pub unet: Vec<(String, Tensor)>,
     pub vae: Vec<(String, Tensor)>,
-    pub text_encoder: Vec<(String, Tensor)>,
+    /// Those of each text encoder, in order.
+    pub text_encoders: Vec<Vec<(String, Tensor)>>,
 }
 
 impl ModelFolder {
-    /// Writes the folder `to`, which diffusers' `StableDiffusionPipeline.from_pretrained` opens:
-    /// the frozen parts, the U-Net's configuration and its weights `unet_weights`, and the scheduler
+    /// Writes the folder `to`, which diffusers' `StableDiffusionPipeline.from_pretrained` opens, or with two text
+    /// encoders `StableDiffusionXLPipeline.from_pretrained`: the frozen parts, the U-Net's configuration and its weights `unet_weights`, and the scheduler
     /// with the prediction type that it was trained for. All weights have the dtype of `variant`,
     /// whatever the frozen parts have, because the pipeline does not convert between its parts.
     ///
@@ -69,14 +72,14 @@ impl ModelFolder {
         variant: Variant,
     ) -> Result<(), Error> {
         let vae = read_weights_for_diffusers(&self.vae())?;
-        let text_encoder = read_weights_for_diffusers(&self.text_encoder())?;
-        self.write_folder(
-            to,
-            unet,
-            FolderWeights { unet: unet_weights, vae, text_encoder },
-            scheduler,
-            variant,
-        )
+        let text_encoders = self.text_encoders()?;
+        let text_encoders = text_encoders.iter().map(|folders| read_weights_for_diffusers(&folders.encoder));
+        let weights = FolderWeights {
+            unet: unet_weights,
+            vae,
+            text_encoders: text_encoders.collect::<Result<_, _>>()?,
+        };
+        self.write_folder(to, unet, weights, scheduler, variant)
     }
 
     /// Writes the folder `to` with these weights, and the tokenizer and the configurations of the frozen
@@ -101,24 +104,24 @@ impl ModelFolder {
         // not open.
         let index = to.join("model_index.json");
         remove_if_present(&index)?;
-        copy_files(&self.tokenizer(), &to.join("tokenizer"))?;
-        for part in ["vae", "text_encoder"] {
-            copy_config(&self.path().join(part), &to.join(part), variant)?;
+        let text_folders = self.text_encoders()?;
+        copy_config(&self.vae(), &to.join("vae"), variant)?;
+        for TextEncoderFolders { encoder, tokenizer } in &text_folders {
+            copy_files(tokenizer, &to.join(tokenizer.file_name().unwrap_or_default()))?;
+            copy_config(encoder, &to.join(encoder.file_name().unwrap_or_default()), variant)?;
         }
         unet.write(&to.join("unet/config.json"))?;
-        let FolderWeights { unet, vae, text_encoder } = weights;
-        let parts = [
-            ("unet", "diffusion_pytorch_model", unet),
-            ("vae", "diffusion_pytorch_model", vae),
-            ("text_encoder", "model", text_encoder),
-        ];
-        for (part, stem, tensors) in parts {
+        let text_names = text_folders.iter().filter_map(|folders| folders.encoder.file_name());
+        let texts = text_names.zip(weights.text_encoders).map(|(name, weights)| (name, "model", weights));
+        let parts = [("unet", weights.unet), ("vae", weights.vae)];
+        let parts = parts.map(|(part, weights)| (OsStr::new(part), "diffusion_pytorch_model", weights));
+        for (part, stem, tensors) in parts.into_iter().chain(texts) {
             // Weights of an earlier export are those of another step.
             remove_if_present(&to.join(part).join(variant.other().file_name(stem)))?;
             save_weights(&cast(tensors, variant.kind())?, &to.join(part).join(variant.file_name(stem)))?;
         }
         scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
-        write_index(&index, scheduler.class_name())
+        write_index(&index, scheduler.class_name(), &text_folders)
     }
 }
 
@@ -158,20 +161,33 @@ fn copy_config(from: &Path, to: &Path, variant: Variant) -> Result<(), Error> {
 }
 
 /// Writes `model_index.json`.
-fn write_index(path: &Path, scheduler: &str) -> Result<(), Error> {
+fn write_index(path: &Path, scheduler: &str, texts: &[TextEncoderFolders]) -> Result<(), Error> {
     let pair = |library: &str, class: &str| Value::from(vec![library, class]);
     let none = || Value::from(vec![Value::Null, Value::Null]);
-    let parts: [(&str, Value); 9] = [
-        ("_class_name", "StableDiffusionPipeline".into()),
-        ("feature_extractor", none()),
-        ("requires_safety_checker", false.into()),
-        ("safety_checker", none()),
-        ("scheduler", pair("diffusers", scheduler)),
-        ("text_encoder", pair("transformers", "CLIPTextModel")),
-        ("tokenizer", pair("transformers", "CLIPTokenizer")),
-        ("unet", pair("diffusers", "UNet2DConditionModel")),
-        ("vae", pair("diffusers", "AutoencoderKL")),
+    let mut parts: Vec<(String, Value)> = vec![
+        ("feature_extractor".into(), none()),
+        ("scheduler".into(), pair("diffusers", scheduler)),
+        ("unet".into(), pair("diffusers", "UNet2DConditionModel")),
+        ("vae".into(), pair("diffusers", "AutoencoderKL")),
     ];
-    let index: Map<String, Value> = parts.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
-    config_file::write_object(path, &index)
+    for TextEncoderFolders { encoder, tokenizer } in texts {
+        let config = ClipTextConfig::read(&encoder.join("config.json"))?;
+        let name = |folder: &Path| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        parts.push((name(encoder), pair("transformers", config.class_name())));
+        parts.push((name(tokenizer), pair("transformers", "CLIPTokenizer")));
+    }
+    parts.extend(match texts.len() {
+        1 => vec![
+            ("_class_name".into(), "StableDiffusionPipeline".into()),
+            ("requires_safety_checker".into(), false.into()),
+            ("safety_checker".into(), none()),
+        ],
+        _ => vec![
+            ("_class_name".into(), "StableDiffusionXLPipeline".into()),
+            // Dropped captions were replaced by the empty caption's embeddings, not by zeros.
+            ("force_zeros_for_empty_prompt".into(), false.into()),
+            ("image_encoder".into(), none()),
+        ],
+    });
+    config_file::write_object(path, &Map::from_iter(parts))
 }

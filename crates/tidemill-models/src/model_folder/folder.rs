@@ -12,6 +12,15 @@ pub struct ModelFolder {
     path: PathBuf,
 }
 
+/// A text encoder and its tokenizer.
+#[derive(Clone, Debug)]
+pub struct TextEncoderFolders {
+    /// The encoder's folder.
+    pub encoder: PathBuf,
+    /// The tokenizer's folder.
+    pub tokenizer: PathBuf,
+}
+
 impl ModelFolder {
     /// Opens a folder, and checks that it has every part that Tidemill needs. Weights of the U-Net
     /// are optional.
@@ -20,25 +29,16 @@ impl ModelFolder {
     /// If the folder or a part is missing; the message names it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
-        let hint = |what: &str| format!("a model folder in the diffusers layout has {what}");
         if !path.is_dir() {
             let hint = "set [models] path to a model folder in the diffusers layout".to_string();
             return Err(Error::Missing { path, hint });
         }
-        for part in [
-            "vae/config.json",
-            "text_encoder/config.json",
-            "tokenizer/vocab.json",
-            "tokenizer/merges.txt",
-            "unet/config.json",
-            "scheduler/scheduler_config.json",
-        ] {
-            // transformers 5 writes all of a tokenizer into one file.
-            let has_tokenizer_json =
-                part.starts_with("tokenizer/") && path.join("tokenizer/tokenizer.json").is_file();
-            if !path.join(part).is_file() && !has_tokenizer_json {
-                return Err(Error::Missing { path: path.join(part), hint: hint(part) });
-            }
+        for part in ["vae/config.json", "text_encoder/config.json"] {
+            require_file(&path, part)?;
+        }
+        require_tokenizer(&path, "tokenizer")?;
+        for part in ["unet/config.json", "scheduler/scheduler_config.json"] {
+            require_file(&path, part)?;
         }
         Ok(Self { path })
     }
@@ -63,6 +63,47 @@ impl ModelFolder {
         self.path.join("tokenizer")
     }
 
+    /// The text encoders with their tokenizers, in order: `text_encoder/` and `tokenizer/`, and `text_encoder_2/` and
+    /// `tokenizer_2/` if the folder has them (SDXL).
+    ///
+    /// # Errors
+    /// If a second encoder has no tokenizer, or there is a third (Stable Diffusion 3).
+    pub fn text_encoders(&self) -> Result<Vec<TextEncoderFolders>, Error> {
+        let folder = |name: &str| self.path.join(name);
+        let mut found =
+            vec![TextEncoderFolders { encoder: self.text_encoder(), tokenizer: self.tokenizer() }];
+        if folder("text_encoder_2/config.json").is_file() {
+            require_tokenizer(&self.path, "tokenizer_2")?;
+            let (encoder, tokenizer) = (folder("text_encoder_2"), folder("tokenizer_2"));
+            found.push(TextEncoderFolders { encoder, tokenizer });
+        }
+        let third = folder("text_encoder_3/config.json");
+        if third.is_file() {
+            return Err(Error::Unsupported {
+                path: third,
+                key: "text_encoder_3".into(),
+                value: "a third text encoder".into(),
+                allowed: "Tidemill trains the U-Nets of Stable Diffusion 1, 2 and XL, which have one or two"
+                    .into(),
+            });
+        }
+        Ok(found)
+    }
+
+    /// Refuses a folder with several text encoders, as SDXL's.
+    pub(super) fn refuse_several_text_encoders(&self, what: &str) -> Result<(), Error> {
+        match self.text_encoders()?.as_slice() {
+            [_] => Ok(()),
+            [.., last] => Err(Error::Unsupported {
+                path: last.encoder.clone(),
+                key: "text_encoder_2".into(),
+                value: "a second text encoder".into(),
+                allowed: format!("{what} are for Stable Diffusion 1 and 2; export SDXL as a folder"),
+            }),
+            [] => Ok(()),
+        }
+    }
+
     /// `unet/`.
     pub fn unet(&self) -> PathBuf {
         self.path.join("unet")
@@ -84,4 +125,23 @@ impl ModelFolder {
     pub fn scheduler(&self) -> Result<SchedulerConfig, Error> {
         SchedulerConfig::read(&self.path.join("scheduler/scheduler_config.json"))
     }
+}
+
+/// Checks that a model folder has a file.
+fn require_file(folder: &Path, part: &str) -> Result<(), Error> {
+    if folder.join(part).is_file() {
+        return Ok(());
+    }
+    let hint = format!("a model folder in the diffusers layout has {part}");
+    Err(Error::Missing { path: folder.join(part), hint })
+}
+
+/// Checks that a model folder has the files of a tokenizer.
+fn require_tokenizer(folder: &Path, name: &str) -> Result<(), Error> {
+    // transformers 5 writes all of a tokenizer into one file.
+    if folder.join(name).join("tokenizer.json").is_file() {
+        return Ok(());
+    }
+    require_file(folder, &format!("{name}/vocab.json"))?;
+    require_file(folder, &format!("{name}/merges.txt"))
 }

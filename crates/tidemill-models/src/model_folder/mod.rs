@@ -13,5 +13,5 @@ pub mod weights;
 
 pub use digest::compute_digest;
 pub use export::Variant;
-pub use folder::ModelFolder;
+pub use folder::{ModelFolder, TextEncoderFolders};
 pub use weights::{check_weights, load_weights, save_weights};

@@ -23,8 +23,9 @@ use crate::params::Params;
 /// parameters; the message lists them.
 pub fn load_weights(params: &Params, dir: &Path) -> Result<(), Error> {
     check_weights(params, dir)?;
-    let named = params.named_parameters();
-    let expected: HashMap<&str, &Tensor> = named.iter().map(|(name, t)| (name.as_str(), t)).collect();
+    let (named, buffers) = (params.named_parameters(), params.named_buffers());
+    let all = named.iter().chain(&buffers);
+    let expected: HashMap<&str, &Tensor> = all.map(|(name, t)| (name.as_str(), t)).collect();
     for path in weight_files(dir)? {
         let mut file = SafetensorsFile::open(&path)?;
         for stored in file.names() {
@@ -60,8 +61,9 @@ pub fn load_frozen<M>(
 /// # Errors
 /// The errors of [`load_weights`].
 pub fn check_weights(params: &Params, dir: &Path) -> Result<(), Error> {
-    let named = params.named_parameters();
-    let expected: HashMap<&str, &Tensor> = named.iter().map(|(name, t)| (name.as_str(), t)).collect();
+    let (named, buffers) = (params.named_parameters(), params.named_buffers());
+    let all = named.iter().chain(&buffers);
+    let expected: HashMap<&str, &Tensor> = all.map(|(name, t)| (name.as_str(), t)).collect();
     let mut found = HashSet::new();
     let mut problems = Vec::new();
     for path in weight_files(dir)? {

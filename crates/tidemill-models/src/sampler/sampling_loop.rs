@@ -3,15 +3,15 @@
 use tch::Tensor;
 
 use super::stepper::Sampler;
-use crate::denoiser::Denoiser;
+use crate::denoiser::{Conditions, Denoiser};
 use crate::error::Error;
 
 /// What a sample is conditioned on.
 pub struct Conditioning<'a> {
-    /// Text embeddings of the prompts [N, L, D].
-    pub text: &'a Tensor,
-    /// Text embedding of the empty or negative prompt, [1, L, D] or [N, L, D].
-    pub unconditional: &'a Tensor,
+    /// Those of N prompts.
+    pub conditions: &'a Conditions,
+    /// Those of the empty or negative prompt, of one row or N.
+    pub unconditional: &'a Conditions,
     /// The scale of classifier-free guidance (Ho & Salimans, 2022); 1 switches guidance off.
     pub guidance_scale: f64,
 }
@@ -29,12 +29,11 @@ pub fn sample_latents(
     mut on_step: impl FnMut(usize),
 ) -> Result<Tensor, Error> {
     let is_guided = conditioning.guidance_scale != 1.0;
-    let text = if is_guided {
-        let unconditional = expand_to_batch(conditioning.unconditional, noise.size()[0]);
-        Tensor::cat(&[unconditional, conditioning.text.shallow_clone()], 0)
-    } else {
-        conditioning.text.shallow_clone()
-    };
+    let conditions = tidemill_torch::guard(|| match is_guided {
+        true => expand_to_batch(conditioning.unconditional, noise.size()[0]).concat(conditioning.conditions),
+        false => conditioning.conditions.shallow_clone(),
+    })?;
+    let kind = conditions.text.kind();
     let mut latents = noise.shallow_clone();
     for i in 0..sampler.timesteps().len() {
         let prediction = tidemill_torch::guard(|| {
@@ -42,8 +41,8 @@ pub fn sample_latents(
                 let input =
                     if is_guided { Tensor::cat(&[&latents, &latents], 0) } else { latents.shallow_clone() };
                 let timesteps = sampler.timesteps().batch(i, input.size()[0], input.device());
-                let output =
-                    denoiser.denoise(&input.to_kind(text.kind()), &timesteps, &text).to_kind(latents.kind());
+                let output = denoiser.denoise(&input.to_kind(kind), &timesteps, &conditions);
+                let output = output.to_kind(latents.kind());
                 if !is_guided {
                     return output;
                 }
@@ -57,14 +56,13 @@ pub fn sample_latents(
     Ok(latents)
 }
 
-/// [1, L, D] or [N, L, D] as [N, L, D].
-fn expand_to_batch(unconditional: &Tensor, n: i64) -> Tensor {
-    let size = unconditional.size();
-    if size[0] == n {
-        unconditional.shallow_clone()
-    } else {
-        unconditional.expand([n, size[1], size[2]], false)
-    }
+/// Conditions of one row or n, as those of n.
+fn expand_to_batch(unconditional: &Conditions, n: i64) -> Conditions {
+    unconditional.map(|tensor| {
+        let mut size = tensor.size();
+        size[0] = n;
+        tensor.expand(size, false)
+    })
 }
 
 #[cfg(test)]
@@ -82,20 +80,22 @@ mod tests {
         /// Predicts the mean of the text embedding; notes batch sizes.
         struct MeanOfText(std::cell::RefCell<Vec<i64>>);
         impl Denoiser for MeanOfText {
-            fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
+            fn denoise(&self, sample: &Tensor, timesteps: &Tensor, conditions: &Conditions) -> Tensor {
                 self.0.borrow_mut().push(timesteps.size()[0]);
-                let mean = text.mean_dim([1i64, 2].as_slice(), false, Kind::Float).reshape([-1, 1, 1, 1]);
+                let mean =
+                    conditions.text.mean_dim([1i64, 2].as_slice(), false, Kind::Float).reshape([-1, 1, 1, 1]);
                 mean.expand_as(sample)
             }
         }
         let options = (Kind::Float, Device::Cpu);
-        let (text, empty) = (Tensor::full([2, 3, 4], 2.0, options), Tensor::full([1, 3, 4], 0.5, options));
+        let [text, empty] = [(2, 2.0), (1, 0.5)]
+            .map(|(n, value)| Conditions::from_text(Tensor::full([n, 3, 4], value, options)));
         let noise = Tensor::randn([2, 1, 2, 2], options);
         let plain = NoiseSchedule::new(SchedulerConfig::default(), Device::Cpu);
         for (guidance_scale, expected_output, batch_size) in [(1.0, 2.0, 2), (3.0, 0.5 + 3.0 * 1.5, 4)] {
             let network = MeanOfText(Default::default());
             let sampler = Sampler::new(SamplerMethod::Ddim, &plain, 1).unwrap();
-            let conditioning = Conditioning { text: &text, unconditional: &empty, guidance_scale };
+            let conditioning = Conditioning { conditions: &text, unconditional: &empty, guidance_scale };
             let found = sample_latents(&network, sampler, &noise, &conditioning, |_| ()).unwrap();
             let output = Tensor::full_like(&noise, expected_output);
             let expected =

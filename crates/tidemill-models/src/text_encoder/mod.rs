@@ -1,9 +1,12 @@
-//! The CLIP text encoder: token ids to text embeddings.
+//! The CLIP text encoder: token ids to text embeddings; and the list of those that a model folder has.
 
 mod config;
 mod model;
+mod text_encoders;
 mod transformer;
 
 pub use config::ClipTextConfig;
-pub use model::ClipTextModel;
+pub(crate) use config::DEFAULT_PROJECTION_DIM;
+pub use model::{ClipTextModel, ClipTextOutput};
+pub use text_encoders::{TextEncoders, TextStates, TextWidths};
 pub(crate) use transformer::TextTransformer;

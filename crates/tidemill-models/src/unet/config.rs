@@ -49,6 +49,23 @@ pub struct UNetConfig {
     /// `scaled_dot_product_attention`. diffusers' converter of SD 1.x writes null for false.
     #[serde(deserialize_with = "null_as_false")]
     pub upcast_attention: bool,
+    /// What is added to the time embedding; none in SD 1.x and 2.x.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addition_embed_type: Option<AdditionEmbedType>,
+    /// Width of the sinusoidal embedding of each of the six sizes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addition_time_embed_dim: Option<i64>,
+    /// Width of the pooled text and of the sizes' embeddings together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub projection_class_embeddings_input_dim: Option<i64>,
+}
+
+/// What a U-Net adds to its time embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdditionEmbedType {
+    /// Pooled text and the sizes of image and crop: SDXL's micro-conditioning (Podell et al., 2023).
+    TextTime,
 }
 
 fn null_as_false<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
@@ -78,6 +95,9 @@ impl Default for UNetConfig {
             attention_head_dim: PerLevel::One(8),
             use_linear_projection: false,
             upcast_attention: false,
+            addition_embed_type: None,
+            addition_time_embed_dim: None,
+            projection_class_embeddings_input_dim: None,
         }
     }
 }
@@ -88,8 +108,6 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
     ignored: &["addition_embed_type_num_heads"],
     fixed: &[
         ("act_fn", &["\"silu\"", "\"swish\""]),
-        ("addition_embed_type", &["null"]),
-        ("addition_time_embed_dim", &["null"]),
         ("attention_type", &["\"default\""]),
         ("center_input_sample", &["false"]),
         ("class_embed_type", &["null"]),
@@ -107,7 +125,6 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
         ("num_attention_heads", &["null"]),
         ("num_class_embeds", &["null"]),
         ("only_cross_attention", &["false"]),
-        ("projection_class_embeddings_input_dim", &["null"]),
         ("resnet_out_scale_factor", &["1.0"]),
         ("resnet_skip_time_act", &["false"]),
         ("resnet_time_scale_shift", &["\"default\""]),
@@ -119,6 +136,18 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
         ("timestep_post_act", &["null"]),
     ],
 };
+
+/// Numbers of [`crate::Conditions::time_ids`] per image.
+pub(crate) const TIME_IDS: i64 = 6;
+
+/// Widths of the inputs that are added to the time embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddedWidths {
+    /// Of the pooled text.
+    pub pooled: i64,
+    /// Of the embedding of one number of the time ids.
+    pub size: i64,
+}
 
 /// One level of the U-Net, resolved from the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +186,32 @@ impl UNetConfig {
         config_file::write(path, json!({"_class_name": "UNet2DConditionModel"}), self)
     }
 
+    /// Whether it takes pooled text and [time ids](crate::Conditions::time_ids), as SDXL's does.
+    pub fn takes_time_ids(&self) -> bool {
+        self.addition_embed_type == Some(AdditionEmbedType::TextTime)
+    }
+
+    /// The widths of what is added to the time embedding; `None` for nothing. Errors name `path`.
+    pub(crate) fn added_widths(&self, path: &Path) -> Result<Option<AddedWidths>, Error> {
+        if self.addition_embed_type.is_none() {
+            return Ok(None);
+        }
+        let width = |value: Option<i64>| value.unwrap_or(0);
+        let (size, input) =
+            (width(self.addition_time_embed_dim), width(self.projection_class_embeddings_input_dim));
+        config_file::require_positive(path, &[("addition_time_embed_dim", size)])?;
+        let pooled = input - TIME_IDS * size;
+        if pooled < 1 {
+            return Err(Error::Unsupported {
+                path: path.into(),
+                key: "projection_class_embeddings_input_dim".into(),
+                value: input.to_string(),
+                allowed: format!("it must exceed {TIME_IDS} x addition_time_embed_dim = {}", TIME_IDS * size),
+            });
+        }
+        Ok(Some(AddedWidths { pooled, size }))
+    }
+
     /// Checks the configuration and resolves its levels, outermost first. Errors name `path`.
     pub(crate) fn levels(&self, path: &Path) -> Result<Vec<Level>, Error> {
         config_file::require_positive(
@@ -169,6 +224,7 @@ impl UNetConfig {
                 ("cross_attention_dim", self.cross_attention_dim),
             ],
         )?;
+        self.added_widths(path)?;
         let n = self.block_out_channels.len();
         let unsupported = |key: &str, value: String, allowed: &str| Error::Unsupported {
             path: path.into(),

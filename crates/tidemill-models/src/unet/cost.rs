@@ -35,9 +35,9 @@ pub(super) fn matrices(params: &Params) -> impl Iterator<Item = (String, Vec<i64
     weights.filter(|(_, shape)| shape.len() > 1)
 }
 
-/// Whether a layer works on the embedding of the timestep, one vector per sample.
+/// Whether a layer works on the embedding of the timestep and what is added to it, one vector per sample.
 pub(super) fn is_of_time(name: &str) -> bool {
-    name.starts_with("time_embedding") || name.contains("time_emb_proj")
+    name.starts_with("time_embedding") || name.starts_with("add_embedding") || name.contains("time_emb_proj")
 }
 
 /// Whether a layer works on the text's tokens.

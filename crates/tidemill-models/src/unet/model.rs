@@ -1,4 +1,4 @@
-//! The denoiser of Stable Diffusion 1.x and 2.x (diffusers' UNet2DConditionModel).
+//! The denoiser of Stable Diffusion 1.x, 2.x and XL (diffusers' UNet2DConditionModel).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,13 +8,15 @@ use tch::{Device, Kind, Tensor};
 use tidemill_torch::{prefers_channels_last, to_preferred_memory_format};
 
 use super::activations::count_activations;
+use super::added_embedding::AddedEmbedding;
 use super::blocks::{BlockConfig, DownBlock, MidBlock, PassInputs, UpBlock, UpChannels};
-use super::config::{Level, UNetConfig};
+use super::config::{AddedWidths, Level, UNetConfig};
 use super::cost::count_flops;
-use super::timestep_embedding::timestep_embedding;
-use crate::denoiser::{Activations, Denoiser, SampleShape, TrainableDenoiser};
+use crate::denoiser::{Activations, Conditions, Denoiser, SampleShape, TrainableDenoiser};
 use crate::error::Error;
-use crate::layers::{Conv2d, GroupNorm, Linear, ResnetConfig, TransformerConfig, unwrap_or_panic};
+use crate::layers::{
+    Conv2d, GroupNorm, Linear, ResnetConfig, TransformerConfig, timestep_embedding, unwrap_or_panic,
+};
 use crate::model_folder::weight_files::DIFFUSERS_FILE;
 use crate::model_folder::weights;
 use crate::params::{ParamInit, Params};
@@ -27,6 +29,7 @@ pub struct UNet2DConditionModel {
     conv_in: Conv2d,
     time_linear_1: Linear,
     time_linear_2: Linear,
+    added_embedding: Option<AddedEmbedding>,
     down_blocks: Vec<DownBlock>,
     mid_block: Arc<MidBlock>,
     up_blocks: Vec<UpBlock>,
@@ -41,8 +44,9 @@ impl UNet2DConditionModel {
     /// # Errors
     /// If the configuration is inconsistent, or memory does not suffice.
     pub fn new(config: UNetConfig, device: Device, init: ParamInit) -> Result<Self, Error> {
-        let levels = config.levels(Path::new("unet/config.json"))?;
-        Ok(tidemill_torch::guard(|| Self::build(config, &levels, device, init))?)
+        let path = Path::new("unet/config.json");
+        let (levels, added) = (config.levels(path)?, config.added_widths(path)?);
+        Ok(tidemill_torch::guard(|| Self::build(config, &levels, added, device, init))?)
     }
 
     /// Opens a `unet/` folder in f32.
@@ -65,7 +69,13 @@ impl UNet2DConditionModel {
         weights::save_weights(&self.params.named_parameters(), &dir.join(DIFFUSERS_FILE))
     }
 
-    fn build(config: UNetConfig, levels: &[Level], device: Device, init: ParamInit) -> Self {
+    fn build(
+        config: UNetConfig,
+        levels: &[Level],
+        added: Option<AddedWidths>,
+        device: Device,
+        init: ParamInit,
+    ) -> Self {
         let params = Params::new(device, init);
         let scope = params.root();
         let first = levels[0].channels;
@@ -113,6 +123,8 @@ impl UNet2DConditionModel {
             conv_in: Conv2d::new_3x3(scope.child("conv_in"), config.in_channels, first),
             time_linear_1: Linear::new(time.child("linear_1"), first, time_width),
             time_linear_2: Linear::new(time.child("linear_2"), time_width, time_width),
+            added_embedding: added
+                .map(|widths| AddedEmbedding::new(scope.child("add_embedding"), &config, widths, time_width)),
             down_blocks: (0..levels.len()).map(down).collect(),
             mid_block: MidBlock::new(
                 scope.child("mid_block"),
@@ -144,6 +156,28 @@ impl UNet2DConditionModel {
         &self.params
     }
 
+    /// Refuses samples without the conditions that are added to the time embedding.
+    fn check_added(&self, shape: SampleShape) -> Result<(), Error> {
+        let Some(AddedWidths { pooled, .. }) = self.config.added_widths(Path::new("unet/config.json"))?
+        else {
+            return Ok(());
+        };
+        let problem = match shape.pooled {
+            None => format!(
+                "this U-Net (SDXL's form) takes a pooled text of {pooled} numbers, and there is none: the model folder needs \
+                 a text_encoder_2/ with a projection"
+            ),
+            Some(found) if found != pooled => {
+                format!("the pooled text has {found} numbers, but this U-Net takes {pooled}")
+            }
+            Some(_) if !shape.has_time_ids => {
+                "this U-Net (SDXL's form) takes the sizes of image and crop, and there are none".into()
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(Error::Denoiser(problem))
+    }
+
     fn embed_time(&self, timesteps: &Tensor, kind: Kind) -> Tensor {
         let width = self.config.block_out_channels[0];
         let embedding =
@@ -153,14 +187,19 @@ impl UNet2DConditionModel {
 }
 
 impl Denoiser for UNet2DConditionModel {
-    fn denoise(&self, sample: &Tensor, timesteps: &Tensor, text: &Tensor) -> Tensor {
+    fn denoise(&self, sample: &Tensor, timesteps: &Tensor, conditions: &Conditions) -> Tensor {
         let before_module = |name: std::fmt::Arguments| self.params.run_pre_forward_hook(name);
         before_module(format_args!("time_embedding"));
+        let mut time = self.embed_time(timesteps, sample.kind());
+        if let Some(added) = &self.added_embedding {
+            before_module(format_args!("add_embedding"));
+            time += added.forward(conditions, sample.kind());
+        }
         // Every residual block begins its time projection with the same SiLU, so it is computed
         // once for all.
-        let time = self.embed_time(timesteps, sample.kind()).silu();
+        let time = time.silu();
         let use_gradient_checkpointing = self.use_gradient_checkpointing;
-        let pass = PassInputs { time: &time, text, use_gradient_checkpointing };
+        let pass = PassInputs { time: &time, text: &conditions.text, use_gradient_checkpointing };
         before_module(format_args!("conv_in"));
         let mut h = self.conv_in.forward(&unwrap_or_panic(to_preferred_memory_format(sample)));
         let mut skips = vec![h.shallow_clone()];
@@ -190,7 +229,7 @@ impl TrainableDenoiser for UNet2DConditionModel {
     }
 
     fn activations(&self, shape: SampleShape) -> Option<Activations> {
-        let SampleShape { latents: [_, height, width], text: [tokens, _] } = shape;
+        let SampleShape { latents: [_, height, width], text: [tokens, _], .. } = shape;
         let checkpointing = self.use_gradient_checkpointing;
         Some(count_activations(&self.config, &self.params, (height, width), tokens, checkpointing))
     }
@@ -200,7 +239,7 @@ impl TrainableDenoiser for UNet2DConditionModel {
     }
 
     fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error> {
-        let SampleShape { latents: [channels, height, width], text: [tokens, text_width] } = shape;
+        let SampleShape { latents: [channels, height, width], text: [tokens, text_width], .. } = shape;
         let UNetConfig { in_channels, cross_attention_dim, .. } = self.config;
         if channels != in_channels {
             let problem = format!(
@@ -208,6 +247,7 @@ impl TrainableDenoiser for UNet2DConditionModel {
             );
             return Err(Error::Denoiser(problem));
         }
+        self.check_added(shape)?;
         if text_width != cross_attention_dim {
             return Err(Error::Denoiser(format!(
                 "text embeddings are {text_width} wide, but the U-Net's cross_attention_dim is {cross_attention_dim}: they \

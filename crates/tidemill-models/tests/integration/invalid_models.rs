@@ -105,6 +105,7 @@ fn invalid_unet_configs_are_refused() {
             ("block_out_channels", json!([0, 12]), "norm_num_groups = 3 must divide it"),
             ("down_block_types", json!(["DownBlock2D"]), "give 2 of \"DownBlock2D\""),
             ("up_block_types", json!(["AttnUpBlock2D", "UpBlock2D"]), "CrossAttnUpBlock2D"),
+            ("addition_embed_type", json!("text_image"), "unknown variant `text_image`"),
         ],
     );
 }

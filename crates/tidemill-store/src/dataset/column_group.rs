@@ -1,5 +1,5 @@
-//! Column groups: the rows, the latents of each bucket, and the text are separate files in every
-//! unit.
+//! Column groups: the rows, the latents of each bucket, and what each text encoder gives are separate files in
+//! every unit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bucket::Bucket;
 use crate::dataset::split::Split;
+use crate::dataset::text_column::TextColumn;
 
 /// A column group. Each group is a file of its own in every unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -17,8 +18,10 @@ pub enum ColumnGroup {
     Rows,
     /// Image latents of a bucket.
     Latents(Split, Bucket),
-    /// Text embeddings or token ids.
-    Text(Split),
+    /// What one text encoder gives: hidden states, pooled text, or token ids.
+    Text(Split, TextColumn),
+    /// Sizes of image and crop of a bucket, for SDXL.
+    TimeIds(Split, Bucket),
 }
 
 impl ColumnGroup {
@@ -26,7 +29,7 @@ impl ColumnGroup {
     pub fn split(self) -> Option<Split> {
         match self {
             Self::Rows => None,
-            Self::Latents(split, _) | Self::Text(split) => Some(split),
+            Self::Latents(split, _) | Self::Text(split, _) | Self::TimeIds(split, _) => Some(split),
         }
     }
 
@@ -34,8 +37,9 @@ impl ColumnGroup {
     pub fn in_split(self, split: Split) -> Self {
         match self {
             Self::Rows => Self::Rows,
-            Self::Latents(_, resolution) => Self::Latents(split, resolution),
-            Self::Text(_) => Self::Text(split),
+            Self::Latents(_, bucket) => Self::Latents(split, bucket),
+            Self::Text(_, column) => Self::Text(split, column),
+            Self::TimeIds(_, bucket) => Self::TimeIds(split, bucket),
         }
     }
 
@@ -49,7 +53,8 @@ impl ColumnGroup {
         match self {
             Self::Rows => None,
             Self::Latents(_, bucket) => Some(format!("latents_{}", bucket.resolution)),
-            Self::Text(_) => Some("text".into()),
+            Self::Text(_, column) => Some(column.to_string()),
+            Self::TimeIds(_, bucket) => Some(format!("time_ids_{}", bucket.resolution)),
         }
     }
 }
@@ -62,7 +67,8 @@ impl fmt::Display for ColumnGroup {
         match self {
             Self::Rows => f.write_str("rows"),
             Self::Latents(_, bucket) => write!(f, "latents-{bucket}"),
-            Self::Text(_) => f.write_str("text"),
+            Self::Text(_, column) => write!(f, "{column}"),
+            Self::TimeIds(_, bucket) => write!(f, "time_ids-{bucket}"),
         }
     }
 }
@@ -75,11 +81,14 @@ impl FromStr for ColumnGroup {
             Some(rest) => (Split::Validation, rest),
             None => (Split::Train, name),
         };
-        match (rest, rest.strip_prefix("latents-").map(str::parse)) {
-            ("rows", _) if split == Split::Train => Ok(Self::Rows),
-            ("text", _) => Ok(Self::Text(split)),
-            (_, Some(Ok(bucket))) => Ok(Self::Latents(split, bucket)),
-            _ => Err(format!("`{name}` is not a column group that this version knows")),
+        let unknown = || format!("`{name}` is not a column group that this version knows");
+        let bucket = |text: &str| text.parse().map_err(|_| unknown());
+        match rest.split_once('-') {
+            None if rest == "rows" && split == Split::Train => Ok(Self::Rows),
+            None => Ok(Self::Text(split, rest.parse().map_err(|()| unknown())?)),
+            Some(("latents", text)) => Ok(Self::Latents(split, bucket(text)?)),
+            Some(("time_ids", text)) => Ok(Self::TimeIds(split, bucket(text)?)),
+            Some(_) => Err(unknown()),
         }
     }
 }
@@ -106,15 +115,23 @@ mod tests {
     fn group_names_round_trip() {
         let (square, wide) = (Bucket::square(256), Bucket { resolution: 256, width: 320, height: 192 });
         for split in Split::ALL {
-            let latents = [square, wide].map(|bucket| ColumnGroup::Latents(split, bucket));
-            for group in [ColumnGroup::Rows, ColumnGroup::Text(split)].into_iter().chain(latents) {
+            let images = [square, wide]
+                .map(|bucket| [ColumnGroup::Latents(split, bucket), ColumnGroup::TimeIds(split, bucket)]);
+            let texts =
+                [TextColumn::FIRST, TextColumn::hidden(2), TextColumn::pooled(1), TextColumn::pooled(2)]
+                    .map(|column| ColumnGroup::Text(split, column));
+            for group in [ColumnGroup::Rows].into_iter().chain(texts).chain(images.concat()) {
                 assert_eq!(group.to_string().parse(), Ok(group));
             }
         }
         assert_eq!(ColumnGroup::Latents(Split::Validation, square).to_string(), "validation-latents-256");
         assert_eq!(ColumnGroup::Latents(Split::Train, wide).to_string(), "latents-256-320x192");
-        assert!(
-            "validation-rows".parse::<ColumnGroup>().is_err() && "latents-x".parse::<ColumnGroup>().is_err()
-        );
+        let text = ColumnGroup::Text(Split::Validation, TextColumn::pooled(2));
+        assert_eq!(text.to_string(), "validation-pooled_2");
+        for name in
+            ["validation-rows", "latents-x", "text_1", "text_0", "text_x", "pooled_02", "texts", "time_ids"]
+        {
+            assert!(name.parse::<ColumnGroup>().is_err(), "{name}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::dataset::object_keys::COMMITS;
 
 use crate::dataset::row_counts::RowCounts;
 use crate::dataset::split::Split;
+use crate::dataset::text_column::TextColumn;
 use crate::dataset::unit::{UnitId, UnitKey};
 use crate::error::{Error, Result};
 
@@ -89,7 +90,8 @@ impl Commit {
     /// consistent.
     pub(crate) fn find_contradiction(&self) -> Option<String> {
         let counts = &self.counts;
-        let text: u64 = Split::ALL.iter().map(|split| self.rows(ColumnGroup::Text(*split))).sum();
+        let text: u64 =
+            Split::ALL.iter().map(|split| self.rows(ColumnGroup::Text(*split, TextColumn::FIRST))).sum();
         if !counts.is_consistent() {
             return Some(format!(
                 "kept {} + rejected {} + quarantined {} is not the number of rows read, {}",

@@ -18,8 +18,8 @@ pub struct Header {
     pub(crate) empty_caption: EmptyCaption,
 }
 
-/// The object that holds the empty caption: raw values, in the form in which readers give the
-/// column `text`.
+/// The object that holds the empty caption: raw values of all text columns, one behind the other, in the form in
+/// which readers give them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EmptyCaption {
     pub path: String,
@@ -32,13 +32,13 @@ impl Header {
         self.empty_caption == other.empty_caption && self.spec.digest() == other.spec.digest()
     }
 
-    /// Prepares a folder for shards of this kind. Marks it as a dataset and puts the `text` row of
-    /// the empty caption under a name that follows from its content.
+    /// Prepares a folder for shards of this kind. Marks it as a dataset and puts the text columns of the empty
+    /// caption under a name that follows from its content.
     pub(crate) fn create(location: &Location, spec: DatasetSpec, empty_caption: &[u8]) -> Result<Self> {
         spec.validate()?;
-        let bytes = spec.text.decoded().bytes();
+        let bytes = spec.text_row_bytes();
         if empty_caption.len() != bytes {
-            let problem = format!("{} bytes, but a row of `text` has {bytes}", empty_caption.len());
+            let problem = format!("{} bytes, but a row of the text columns has {bytes}", empty_caption.len());
             return Err(Error::Config { key: "the empty caption", problem });
         }
         mark_as_dataset(location)?;
@@ -48,12 +48,10 @@ impl Header {
         Ok(Self { spec, empty_caption: EmptyCaption { path, xxh3 } })
     }
 
-    /// Reads the empty caption, in the form in which readers give a row of `text`.
+    /// Reads the empty caption, in the form in which readers give a row of the text columns.
     pub(crate) fn empty_caption(&self, location: &Location) -> Result<Bytes> {
         let bytes = location.get(&self.empty_caption.path)?;
-        if Checksum::compute(&bytes) != self.empty_caption.xxh3
-            || bytes.len() != self.spec.text.decoded().bytes()
-        {
+        if Checksum::compute(&bytes) != self.empty_caption.xxh3 || bytes.len() != self.spec.text_row_bytes() {
             return Err(Error::Format {
                 path: location.uri_of(&self.empty_caption.path),
                 problem: "is damaged (wrong checksum or size); remove it and run `tidemill preprocess` again"

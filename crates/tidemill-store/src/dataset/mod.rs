@@ -11,6 +11,7 @@ pub mod row_listing;
 pub mod rows;
 pub mod spec;
 pub mod split;
+pub mod text_column;
 pub mod unit;
 pub mod verify;
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::bucket::Bucket;
 use crate::dataset::split::Split;
+use crate::dataset::text_column::TextColumn;
 use crate::error::{Error, Result};
 use crate::float8;
 
@@ -28,6 +29,12 @@ pub struct DatasetSpec {
     pub latents_kind: String,
     /// The column `text`: text embeddings, or token ids if no embeddings are stored.
     pub text: TensorSpec,
+    /// The columns of further text encoders, and pooled outputs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub more_text: BTreeMap<TextColumn, TensorSpec>,
+    /// Whether each bucket has a column `time_ids_R`, [`TensorSpec::time_ids`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_time_ids: bool,
     /// The frozen models that computed the tensors.
     pub models: ModelDigests,
     /// The VAE's factor between its latents and the input of the U-Net. It is not applied to the
@@ -79,12 +86,47 @@ pub struct ModelDigests {
     pub text_encoder: Option<String>,
     /// Digest of the tokenizer.
     pub tokenizer: String,
+    /// The second text encoder and those after it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_text_encoders: Vec<TextEncoderDigests>,
+}
+
+/// Digests of the folders of a text encoder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextEncoderDigests {
+    /// Digest of the encoder, or `None` if only token ids are stored.
+    pub text_encoder: Option<String>,
+    /// Digest of its tokenizer.
+    pub tokenizer: String,
+}
+
+impl ModelDigests {
+    /// All text encoders, in order.
+    pub fn text_encoders(&self) -> impl Iterator<Item = TextEncoderDigests> {
+        let Self { text_encoder, tokenizer, more_text_encoders, .. } = self;
+        let first = TextEncoderDigests { text_encoder: text_encoder.clone(), tokenizer: tokenizer.clone() };
+        std::iter::once(first).chain(more_text_encoders.iter().cloned())
+    }
+
+    /// The digests for a dataset of token ids, which depends on no encoder.
+    #[must_use]
+    pub fn without_text_encoders(mut self) -> Self {
+        self.text_encoder = None;
+        self.more_text_encoders.iter_mut().for_each(|encoder| encoder.text_encoder = None);
+        self
+    }
 }
 
 impl TensorSpec {
     /// A tensor of f16.
     pub fn f16(shape: impl Into<Vec<u32>>) -> Self {
         Self { dtype: Dtype::F16, shape: shape.into() }
+    }
+
+    /// The column `time_ids_R`: the original image's height and width, the crop's top and left, and the height
+    /// and width that the crop was resized to. The crop counts in pixels of the resized image.
+    pub fn time_ids() -> Self {
+        Self { dtype: Dtype::I32, shape: vec![6] }
     }
 
     /// The form in which readers give the tensor.
@@ -148,6 +190,27 @@ impl DatasetSpec {
         self.latents.keys().map(|bucket| bucket.resolution).collect()
     }
 
+    /// The text columns: [`TextColumn::FIRST`], then the others.
+    pub fn text_columns(&self) -> impl Iterator<Item = (TextColumn, &TensorSpec)> {
+        let more = self.more_text.iter().map(|(column, spec)| (*column, spec));
+        std::iter::once((TextColumn::FIRST, &self.text)).chain(more)
+    }
+
+    /// Bytes of a row of all text columns, in the form in which readers give them.
+    pub fn text_row_bytes(&self) -> usize {
+        self.text_columns().map(|(_, spec)| spec.decoded().bytes()).sum()
+    }
+
+    /// Splits a row of all text columns, one behind the other, such as the empty caption, into its columns.
+    pub fn split_text_row<'a>(&self, mut row: &'a [u8]) -> Vec<&'a [u8]> {
+        let split = |(_, spec): (TextColumn, &TensorSpec)| {
+            let (column, rest) = row.split_at(spec.decoded().bytes().min(row.len()));
+            row = rest;
+            column
+        };
+        self.text_columns().map(split).collect()
+    }
+
     /// The split of a sample.
     pub fn split(&self, sample_id: u64) -> Split {
         Split::from_sample_id(sample_id, self.validation_share)
@@ -162,7 +225,7 @@ impl DatasetSpec {
         if let Some(column) = self.latents.values().find(|column| column.dtype != Dtype::F16) {
             return fail("latents", format!("{} is not supported; latents are stored as f16", column.dtype));
         }
-        for column in self.latents.values().chain([&self.text]) {
+        for column in self.latents.values().chain(self.text_columns().map(|(_, spec)| spec)) {
             // One page holds the tensors of a row group, and the length of a page is an i32.
             let bytes = column.bytes() * self.row_group_rows as usize;
             if bytes == 0 || bytes > 1 << 30 {

@@ -4,9 +4,20 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::index::Column;
+use crate::dataset::text_column::TextColumn;
 
 /// The column of text embeddings: the last hidden state of the text encoder, f16, row-major.
 pub const TEXT: &str = "caption_latents";
+
+/// The column of a text column of a dataset.
+pub fn text_column(column: TextColumn) -> String {
+    if column == TextColumn::FIRST { TEXT.to_owned() } else { column.to_string() }
+}
+
+/// The column of sizes of image and crop at a resolution, i32 [6]: [`crate::TensorSpec::time_ids`].
+pub fn time_ids_column(resolution: u32) -> String {
+    format!("time_ids_{resolution}")
+}
 
 /// The column of image latents at a resolution: f16 `[C, h, w]`, row-major. Empty if the image is
 /// too small for the resolution.

@@ -12,16 +12,18 @@ use bytes::Bytes;
 use serde::Serialize;
 use tidemill_io::Location;
 
-use super::columns::{TEXT, latents_column, to_f16_bytes, to_f32_values};
+use super::columns::{TEXT, latents_column, text_column, time_ids_column, to_f16_bytes, to_f32_values};
 use super::index::Column;
 use super::writer::{MdsWriter, WriteOptions};
 
+use crate::bucket::Bucket;
 use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::commit::{Commit, FileEntry};
 use crate::dataset::reader::Dataset;
 use crate::dataset::rows::read_rows_file;
-use crate::dataset::spec::Dtype;
+use crate::dataset::spec::{DatasetSpec, Dtype, TensorSpec};
 use crate::dataset::split::Split;
+use crate::dataset::text_column::TextColumn;
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
 use crate::shard::buffer_pool::BufferPool;
@@ -77,8 +79,8 @@ impl Export<'_> {
         self.validate(dataset)?;
         let fixed = ["key", "caption"].map(|name| Column::new(name, "str"));
         let sides = ["width", "height"].map(|name| Column::new(name, "int32"));
-        let latents = dataset.spec().latents.keys().map(|bucket| latents_column(bucket.resolution));
-        let tensors = latents.chain([TEXT.to_owned()]).map(|name| Column::new(name, "bytes"));
+        let tensors = tensor_columns(dataset.spec(), self.split).into_iter().map(|column| column.name);
+        let tensors = tensors.chain([TEXT.to_owned()]).map(|name| Column::new(name, "bytes"));
         let columns =
             fixed.into_iter().chain(sides).chain([Column::new("sample_id", "uint64")]).chain(tensors);
         let mut writer = MdsWriter::create(Location::open(to)?, columns.collect(), self.options)?;
@@ -108,36 +110,41 @@ impl Export<'_> {
     ) -> Result<()> {
         let (location, spec, unit) = (dataset.location(), dataset.spec(), commit.id);
         let (Some(file), Some(rows)) =
-            (commit.file(ColumnGroup::Text(self.split)), commit.file(ColumnGroup::Rows))
+            (commit.file(ColumnGroup::Text(self.split, TextColumn::FIRST)), commit.file(ColumnGroup::Rows))
         else {
             return Ok(());
         };
         let rows = Rows::new(&read_rows_file(location, rows)?)?;
-        let latents_files = spec.latents.iter().map(|(bucket, form)| {
-            let file = commit.file(ColumnGroup::Latents(self.split, *bucket));
-            LatentsFile::open(location, unit, latents_column(bucket.resolution), form.bytes(), file)
-        });
-        let latents_files = latents_files.collect::<Result<Vec<_>>>()?;
+        let files = tensor_columns(spec, self.split).into_iter();
+        let files = files.map(|column| TensorFile::open(location, commit, column));
+        let files = files.collect::<Result<Vec<_>>>()?;
         for entry in &read_blocks(&file.footer(), location, unit)? {
             let reader = RowGroupReader { location, unit, path: &file.path, entry, width: spec.text.bytes() };
             let (text, texts) = reader.read_all(pool)?;
             let texts = texts.into_iter().map(|text| Tensor::new(Stored::Memory(text), spec.text.dtype));
             let texts = texts.map(|text| text.to_vec()).collect::<Result<Vec<_>>>()?;
-            let latents =
-                latents_files.iter().map(|file| file.read_block(location, unit, entry.number, pool));
-            let latents = latents.collect::<Result<Vec<_>>>()?;
+            let blocks = files.iter().map(|file| file.read_block(location, unit, entry.number, pool));
+            let blocks = blocks.collect::<Result<Vec<_>>>()?;
             for ((row, sample_id), text) in text.rows.iter().zip(&text.sample_ids).zip(&texts) {
                 let mut values: BTreeMap<&str, Cow<[u8]>> = rows.values(*row as usize);
                 values.insert("sample_id", sample_id.to_le_bytes().to_vec().into());
                 values.insert(TEXT, text[..].into());
-                for (file, block) in latents_files.iter().zip(&latents) {
+                for (file, block) in files.iter().zip(&blocks) {
                     let stored = block
                         .as_ref()
                         .and_then(|(block, tensors)| tensors.get(block.rows.binary_search(row).ok()?));
-                    let value = stored.map_or(Cow::Borrowed(&[][..]), |stored| {
-                        self.latents(*sample_id, stored, spec.latents_kind == "moments")
-                    });
-                    values.insert(&file.column, value);
+                    let value = match (stored, file.column.group) {
+                        (None, _) => Cow::Borrowed(&[][..]),
+                        (Some(stored), ColumnGroup::Latents(..)) => {
+                            self.latents(*sample_id, stored, spec.latents_kind == "moments")
+                        }
+                        (Some(stored), _) => {
+                            Tensor::new(Stored::Memory(stored.clone()), file.column.form.dtype)
+                                .to_vec()?
+                                .into()
+                        }
+                    };
+                    values.insert(&file.column.name, value);
                 }
                 // Both are sorted by column name.
                 writer.write(&values.values().map(AsRef::as_ref).collect::<Vec<_>>())?;
@@ -189,7 +196,7 @@ impl Export<'_> {
             );
             return fail("latents", problem);
         }
-        let text = ColumnGroup::Text(self.split);
+        let text = ColumnGroup::Text(self.split, TextColumn::FIRST);
         if dataset.units().rows(text).all(|rows| rows == 0) {
             return fail("split", format!("{uri} has no {} rows", self.split.name()));
         }
@@ -200,26 +207,50 @@ impl Export<'_> {
     }
 }
 
-/// The latents of a unit in one bucket.
-struct LatentsFile<'a> {
+/// A tensor column as MDS has it.
+struct TensorColumn<'a> {
     /// Name of the MDS column.
-    column: String,
-    /// Stored bytes of a tensor.
-    width: usize,
-    /// The file and its row groups, or `None` if no row of the unit is in the bucket.
+    name: String,
+    group: ColumnGroup,
+    /// How it is stored.
+    form: Cow<'a, TensorSpec>,
+}
+
+/// The tensor columns of a dataset, except that of the first text encoder.
+fn tensor_columns(spec: &DatasetSpec, split: Split) -> Vec<TensorColumn<'_>> {
+    let text = |(column, form)| TensorColumn {
+        name: text_column(column),
+        group: ColumnGroup::Text(split, column),
+        form: Cow::Borrowed(form),
+    };
+    let of_bucket = |(bucket, form): (&Bucket, _)| {
+        let latents = TensorColumn {
+            name: latents_column(bucket.resolution),
+            group: ColumnGroup::Latents(split, *bucket),
+            form: Cow::Borrowed(form),
+        };
+        let time_ids = spec.has_time_ids.then(|| TensorColumn {
+            name: time_ids_column(bucket.resolution),
+            group: ColumnGroup::TimeIds(split, *bucket),
+            form: Cow::Owned(TensorSpec::time_ids()),
+        });
+        [latents].into_iter().chain(time_ids)
+    };
+    spec.latents.iter().flat_map(of_bucket).chain(spec.text_columns().skip(1).map(text)).collect()
+}
+
+/// A tensor column of a unit.
+struct TensorFile<'a> {
+    column: TensorColumn<'a>,
+    /// The file and its row groups, or `None` if no row of the unit is in it.
     file: Option<(&'a FileEntry, Vec<BlockEntry>)>,
 }
 
-impl<'a> LatentsFile<'a> {
-    fn open(
-        location: &Location,
-        unit: UnitId,
-        column: String,
-        width: usize,
-        file: Option<&'a FileEntry>,
-    ) -> Result<Self> {
-        let blocks = file.map(|file| read_blocks(&file.footer(), location, unit)).transpose()?;
-        Ok(Self { column, width, file: file.zip(blocks) })
+impl<'a> TensorFile<'a> {
+    fn open(location: &Location, commit: &'a Commit, column: TensorColumn<'a>) -> Result<Self> {
+        let file = commit.file(column.group);
+        let blocks = file.map(|file| read_blocks(&file.footer(), location, commit.id)).transpose()?;
+        Ok(Self { column, file: file.zip(blocks) })
     }
 
     /// Reads the block with a number and its tensors. Returns `None` if the file has no such block.
@@ -232,7 +263,8 @@ impl<'a> LatentsFile<'a> {
     ) -> Result<Option<(RowGroup, Vec<Bytes>)>> {
         let Some((file, blocks)) = &self.file else { return Ok(None) };
         let Some(entry) = blocks.iter().find(|entry| entry.number == number) else { return Ok(None) };
-        let reader = RowGroupReader { location, unit, path: &file.path, entry, width: self.width };
+        let reader =
+            RowGroupReader { location, unit, path: &file.path, entry, width: self.column.form.bytes() };
         reader.read_all(pool).map(Some)
     }
 }

@@ -12,12 +12,12 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::columns::{TEXT, latents_column, to_f16_bytes, to_f32_values};
+use super::columns::{TEXT, latents_column, time_ids_column, to_f16_bytes, to_f32_values};
 use super::index::Column;
 use super::samples::Samples;
 use super::shard::Shard;
 use crate::bucket::Bucket;
-use crate::dataset::spec::{DatasetSpec, TensorSpec};
+use crate::dataset::spec::{DatasetSpec, Dtype, TensorSpec};
 use crate::error::{Error, Result};
 use crate::writer::UnitWriter;
 
@@ -58,7 +58,8 @@ impl Import {
                 problem: format!("{scaled_by} is not a factor; use a positive number"),
             });
         }
-        Ok(Self { spec, scaled_by, empty_caption: empty_caption.to_vec() })
+        let empty_caption = empty_caption[..spec.text.decoded().bytes().min(empty_caption.len())].to_vec();
+        Ok(Self { spec, scaled_by, empty_caption })
     }
 
     /// Writes all rows of a shard into its unit. `name` is the name of the shard, and `sample_id`
@@ -122,13 +123,24 @@ impl Import {
         for Column { name, .. } in columns {
             let known =
                 all.iter().any(|(known, _)| known == name) || RESERVED_COLUMNS.contains(&name.as_str());
-            let known = known || ["latents_", "size_", "crop_"].iter().any(|prefix| name.starts_with(prefix));
+            let known = known
+                || ["latents_", "size_", "crop_", "time_ids_", "text_", "pooled"]
+                    .iter()
+                    .any(|prefix| name.starts_with(prefix));
             if !known && let Some(array) = samples.array(name)? {
                 all.push((name.clone(), array));
             }
         }
         all.extend(tensors.columns(self));
         Ok(all)
+    }
+
+    /// The columns of the dataset that MDS has under the same names.
+    fn conditions(&self) -> Vec<(String, TensorSpec)> {
+        let texts = self.spec.more_text.iter().map(|(column, form)| (column.to_string(), form.clone()));
+        let resolutions = self.spec.resolutions().into_iter().filter(|_| self.spec.has_time_ids);
+        let time_ids = resolutions.map(|resolution| (time_ids_column(resolution), TensorSpec::time_ids()));
+        texts.chain(time_ids).collect()
     }
 
     fn unscale(&self, latents: &[u8]) -> Vec<u8> {
@@ -153,8 +165,17 @@ struct Tensors<'a> {
     reason: Vec<Option<String>>,
     /// Text embeddings of the kept rows.
     text: Vec<Option<&'a [u8]>>,
+    /// The other text columns, and the time ids of each resolution.
+    conditions: Vec<ConditionColumn<'a>>,
     /// Latents by resolution, of the kept rows that are usable at the resolution.
     latents: Vec<(u32, Vec<Option<Vec<u8>>>)>,
+}
+
+/// A column that a dataset of several text encoders has beside the text of the first.
+struct ConditionColumn<'a> {
+    name: String,
+    form: TensorSpec,
+    values: Vec<Option<&'a [u8]>>,
 }
 
 impl<'a> Tensors<'a> {
@@ -167,11 +188,34 @@ impl<'a> Tensors<'a> {
             let unscaled = values.into_iter().map(|value| value.map(|value| import.unscale(value)));
             latents.push((bucket.resolution, unscaled.collect::<Vec<_>>()));
         }
-        let mut tensors = Self { status: Vec::new(), reason: Vec::new(), text: Vec::new(), latents };
+        let texts_and_ids = import.conditions().into_iter().map(|(name, form)| {
+            let values = check_values(samples.bytes(&name)?, &form, &name, first)?;
+            Ok(ConditionColumn { name, form, values })
+        });
+        let conditions = texts_and_ids.collect::<Result<Vec<_>, String>>()?;
+        let (status, reason, text) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tensors = Self { status, reason, text, conditions, latents };
         for (row, text) in texts.into_iter().enumerate() {
             tensors.decide(row, text);
         }
         Ok(tensors)
+    }
+
+    /// The first column that a row lacks and has to have.
+    fn missing_condition(&self, row: usize) -> Option<&str> {
+        let is_missing = |column: &&ConditionColumn| {
+            let has_image = |(resolution, latents): &(u32, Vec<Option<Vec<u8>>>)| {
+                column.name == time_ids_column(*resolution) && latents[row].is_none()
+            };
+            column.values[row].is_none() && !self.latents.iter().any(has_image)
+        };
+        self.conditions.iter().find(is_missing).map(|column| column.name.as_str())
+    }
+
+    /// Further text embeddings of a row.
+    fn embeddings(&self, row: usize) -> impl Iterator<Item = &[u8]> {
+        let texts = self.conditions.iter().filter(|column| column.form.dtype == Dtype::F16);
+        texts.filter_map(move |column| column.values[row])
     }
 
     /// Decides what becomes of the next row, and drops its tensors unless it is kept.
@@ -180,7 +224,12 @@ impl<'a> Tensors<'a> {
         let (status, reason) = match text {
             _ if present().next().is_none() => ("rejected", Some(TOO_SMALL.to_owned())),
             None => ("quarantined", Some(format!("mds: `{TEXT}` is empty"))),
-            Some(text) if present().chain([text]).all(is_finite) => ("kept", None),
+            Some(_) if let Some(missing) = self.missing_condition(row) => {
+                ("quarantined", Some(format!("mds: `{missing}` is empty")))
+            }
+            Some(text) if present().chain([text]).chain(self.embeddings(row)).all(is_finite) => {
+                ("kept", None)
+            }
             Some(_) => ("quarantined", Some("mds: a value is not finite in f16".to_owned())),
         };
         if status != "kept" {
@@ -205,7 +254,10 @@ impl<'a> Tensors<'a> {
             let latents = values.iter().map(Option::as_deref).collect::<LargeBinaryArray>();
             columns.push((latents_column(resolution), Arc::new(latents)));
         }
-        columns.push(("text".into(), Arc::new(text_array(&self.text, &import.spec.text))));
+        columns.push(("text".into(), Arc::new(tensor_array(&self.text, &import.spec.text))));
+        for ConditionColumn { name, form, values } in self.conditions {
+            columns.push((name, Arc::new(tensor_array(&values, &form))));
+        }
         columns
     }
 }
@@ -237,7 +289,7 @@ fn sizes(resolution: u32, usable: NullBuffer) -> FixedSizeListArray {
     FixedSizeListArray::new(item, 2, Arc::new(sides), Some(usable))
 }
 
-fn text_array(values: &[Option<&[u8]>], form: &TensorSpec) -> FixedSizeBinaryArray {
+fn tensor_array(values: &[Option<&[u8]>], form: &TensorSpec) -> FixedSizeBinaryArray {
     let valid = NullBuffer::from_iter(values.iter().map(Option::is_some));
     let nothing = vec![0; form.bytes()];
     let mut bytes = Vec::with_capacity(values.len() * form.bytes());

@@ -22,7 +22,7 @@ mod shard;
 mod writer;
 
 pub use crate::mds::writer::{MdsWriter, WriteOptions};
-pub use columns::{TEXT, latent_resolutions, latents_column};
+pub use columns::{TEXT, latent_resolutions, latents_column, time_ids_column};
 pub use export::{Export, ExportSummary, LatentsKind};
 pub use folder::{Folder, ShardLocation};
 pub use import::{Import, is_same_text};

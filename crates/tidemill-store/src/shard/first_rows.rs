@@ -6,6 +6,7 @@ use crate::dataset::split::Split;
 use crate::error::Result;
 use crate::shard::buffer_pool::BufferPool;
 use crate::shard::reader::{ShardReader, TensorRow};
+use crate::shard::tensor::Tensor;
 
 /// Rows of a split and bucket. Tensors are contiguous, little-endian and row-major.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,8 +15,11 @@ pub struct Tensors {
     pub sample_ids: Vec<u64>,
     /// `latents_R`: n x the shape in [`DatasetSpec::latents`](crate::DatasetSpec::latents), f16.
     pub latents: Vec<u8>,
-    /// `text`: n x the shape of [`DatasetSpec::text`](crate::DatasetSpec::text), f16 or i32.
-    pub text: Vec<u8>,
+    /// The columns [`DatasetSpec::text_columns`](crate::DatasetSpec::text_columns): n x the shape of each, f16 or
+    /// i32.
+    pub text: Vec<Vec<u8>>,
+    /// `time_ids_R`: n x [6], i32; empty if the dataset has none.
+    pub time_ids: Vec<u8>,
 }
 
 impl Dataset {
@@ -48,11 +52,15 @@ impl Dataset {
 impl Tensors {
     fn push(&mut self, row: &TensorRow) -> Result<()> {
         self.sample_ids.push(row.sample_id);
-        for (values, tensor) in [(&mut self.latents, &row.latents), (&mut self.text, &row.text)] {
-            let end = values.len();
-            values.resize(end + tensor.len(), 0);
-            tensor.copy_to(&mut values[end..])?;
-        }
-        Ok(())
+        self.text.resize_with(row.text.len(), Vec::new);
+        append(&mut self.latents, &row.latents)?;
+        self.text.iter_mut().zip(&row.text).try_for_each(|(values, tensor)| append(values, tensor))?;
+        row.time_ids.iter().try_for_each(|tensor| append(&mut self.time_ids, tensor))
     }
+}
+
+fn append(values: &mut Vec<u8>, tensor: &Tensor) -> Result<()> {
+    let end = values.len();
+    values.resize(end + tensor.len(), 0);
+    tensor.copy_to(&mut values[end..])
 }

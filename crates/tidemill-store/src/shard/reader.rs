@@ -1,5 +1,5 @@
-//! Reads rows of the shards of a split and bucket: the latents file of each unit joined with its
-//! text file. Where the row groups are is read from the footers when it is needed.
+//! Reads rows of the shards of a split and bucket: the latents file of each unit joined with the files of what
+//! conditions its images, text first. Where the row groups are is read from the footers when it is needed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,7 @@ use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::reader::Dataset;
 use crate::dataset::spec::TensorSpec;
 use crate::dataset::split::Split;
+use crate::dataset::text_column::TextColumn;
 use crate::dataset::unit::UnitId;
 use crate::error::{Error, Result};
 use crate::shard::buffer_pool::BufferPool;
@@ -25,10 +26,9 @@ const MAX_INDICES: usize = 4096;
 #[derive(Debug)]
 pub struct ShardReader {
     dataset: Dataset,
-    latents: ColumnGroup,
-    text: ColumnGroup,
-    /// The stored forms of latents and text.
-    forms: (TensorSpec, TensorSpec),
+    latents: (ColumnGroup, TensorSpec),
+    /// The text columns, in order, and then the time ids, if there are any.
+    conditions: Vec<(ColumnGroup, TensorSpec)>,
     cache: Option<Arc<Cache>>,
     pool: Arc<BufferPool>,
     indices: Mutex<HashMap<usize, Arc<ShardIndex>>>,
@@ -39,14 +39,14 @@ pub struct ShardReader {
 struct ShardIndex {
     unit: UnitId,
     latents: ShardFile,
-    text: ShardFile,
+    /// In the order of [`ShardReader::conditions`].
+    conditions: Vec<ShardFile>,
 }
 
 #[derive(Debug)]
 struct ShardFile {
     path: String,
-    /// Bytes of a stored tensor.
-    width: usize,
+    form: TensorSpec,
     blocks: Vec<BlockEntry>,
 }
 
@@ -55,7 +55,16 @@ struct ShardFile {
 pub struct TensorRow {
     pub sample_id: u64,
     pub latents: Tensor,
-    pub text: Tensor,
+    /// One for each of [`DatasetSpec::text_columns`](crate::DatasetSpec::text_columns).
+    pub text: Vec<Tensor>,
+    pub time_ids: Option<Tensor>,
+}
+
+impl TensorRow {
+    /// Its tensors: latents, text columns, time ids.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        [&self.latents].into_iter().chain(&self.text).chain(&self.time_ids)
+    }
 }
 
 impl ShardReader {
@@ -70,11 +79,14 @@ impl ShardReader {
     ) -> Self {
         let spec = dataset.spec();
         let latents = spec.latents.get(&bucket).cloned().unwrap_or_else(|| TensorSpec::f16([0]));
+        let text =
+            |(column, form): (TextColumn, &TensorSpec)| (ColumnGroup::Text(split, column), form.clone());
+        let time_ids =
+            spec.has_time_ids.then(|| (ColumnGroup::TimeIds(split, bucket), TensorSpec::time_ids()));
         Self {
             dataset: dataset.clone(),
-            latents: ColumnGroup::Latents(split, bucket),
-            text: ColumnGroup::Text(split),
-            forms: (latents, spec.text.clone()),
+            latents: (ColumnGroup::Latents(split, bucket), latents),
+            conditions: spec.text_columns().map(text).chain(time_ids).collect(),
             cache,
             pool,
             indices: Mutex::default(),
@@ -83,7 +95,7 @@ impl ShardReader {
 
     /// The number of rows of each shard.
     pub fn rows(&self) -> impl Iterator<Item = u64> {
-        self.dataset.units().rows(self.latents)
+        self.dataset.units().rows(self.latents.0)
     }
 
     /// Reads rows of a shard. `rows` holds their indices in the shard, ascending.
@@ -104,23 +116,29 @@ impl ShardReader {
             (first, remaining) = (end, rest);
         }
         // The files have fewer row groups than the manifest says.
-        if remaining.is_empty() { Ok(read) } else { Err(self.missing_text_error(&index)) }
+        if remaining.is_empty() { Ok(read) } else { Err(self.missing_rows_error(&index, &index.latents)) }
     }
 
     /// Reads rows of a row group. `rows` holds their indices in the row group, ascending.
     fn read_block(&self, index: &ShardIndex, entry: &BlockEntry, rows: &[usize]) -> Result<Vec<TensorRow>> {
-        let text = index.text.blocks.iter().find(|text| text.number == entry.number);
-        let text = text.ok_or_else(|| self.missing_text_error(index))?;
         let latents = self.open(index, &index.latents, entry, rows.len())?;
-        let text = self.open(index, &index.text, text, rows.len())?;
-        let text_at = find_text_rows(latents.row_group(), text.row_group(), rows)
-            .ok_or_else(|| self.missing_text_error(index))?;
-        let values = latents.tensors(rows)?.into_iter().zip(text.tensors(&text_at)?);
+        let joined = index.conditions.iter().map(|file| {
+            let find_rows = |entry| {
+                let block = self.open(index, file, entry, rows.len())?;
+                let at = find_same_rows(latents.row_group(), block.row_group(), rows);
+                at.map(|at| read_tensors(&block, file, &at)).transpose()
+            };
+            let block = file.blocks.iter().find(|block| block.number == entry.number);
+            let tensors = block.map(find_rows).transpose()?.flatten();
+            tensors.ok_or_else(|| self.missing_rows_error(index, file))
+        });
+        let mut conditions = joined.map(|tensors| Ok(tensors?.into_iter())).collect::<Result<Vec<_>>>()?;
         let ids = rows.iter().map(|at| latents.row_group().sample_ids[*at]);
-        let row = |(sample_id, (latents, text))| TensorRow {
-            sample_id,
-            latents: Tensor::new(latents, self.forms.0.dtype),
-            text: Tensor::new(text, self.forms.1.dtype),
+        let values = read_tensors(&latents, &index.latents, rows)?;
+        let row = |(sample_id, latents)| {
+            let mut text: Vec<Tensor> = conditions.iter_mut().filter_map(Iterator::next).collect();
+            let time_ids = if self.dataset.spec().has_time_ids { text.pop() } else { None };
+            TensorRow { sample_id, latents, text, time_ids }
         };
         Ok(ids.zip(values).map(row).collect())
     }
@@ -133,13 +151,13 @@ impl ShardReader {
         entry: &'a BlockEntry,
         rows: usize,
     ) -> Result<OpenRowGroup<'a>> {
-        let ShardFile { path, width, .. } = file;
+        let ShardFile { path, form, .. } = file;
         let reader = RowGroupReader {
             location: self.dataset.location(),
             unit: index.unit,
             path,
             entry,
-            width: *width,
+            width: form.bytes(),
         };
         OpenRowGroup::new(reader, rows, self.cache.as_deref(), &self.pool)
     }
@@ -152,18 +170,18 @@ impl ShardReader {
         }
         let units = self.dataset.units();
         let unit = units.id(shard);
-        let file = |group, form: &TensorSpec| {
-            let (unit, footer) = (unit?, units.footer(shard, group)?);
-            let blocks = read_blocks(&footer, self.dataset.location(), unit);
-            Some(blocks.map(|blocks| ShardFile { path: footer.path, width: form.bytes(), blocks }))
+        let lacks = |group: &ColumnGroup| {
+            let problem = format!("unit {shard} of its manifest lacks {group}");
+            Error::Format { path: self.dataset.location().uri().into(), problem }
         };
-        let latents = file(self.latents, &self.forms.0).transpose()?;
-        let text = file(self.text, &self.forms.1).transpose()?;
-        let (Some(unit), Some(latents), Some(text)) = (unit, latents, text) else {
-            let problem = format!("unit {shard} of its manifest lacks latents or text");
-            return Err(Error::Format { path: self.dataset.location().uri().into(), problem });
+        let unit = unit.ok_or_else(|| lacks(&self.latents.0))?;
+        let file = |(group, form): &(ColumnGroup, TensorSpec)| -> Result<ShardFile> {
+            let footer = units.footer(shard, *group).ok_or_else(|| lacks(group))?;
+            let blocks = read_blocks(&footer, self.dataset.location(), unit)?;
+            Ok(ShardFile { path: footer.path, form: form.clone(), blocks })
         };
-        let index = Arc::new(ShardIndex { unit, latents, text });
+        let conditions = self.conditions.iter().map(file).collect::<Result<_>>()?;
+        let index = Arc::new(ShardIndex { unit, latents: file(&self.latents)?, conditions });
         let mut indices = indices();
         if indices.len() == MAX_INDICES {
             indices.clear();
@@ -172,17 +190,24 @@ impl ShardReader {
         Ok(index)
     }
 
-    fn missing_text_error(&self, index: &ShardIndex) -> Error {
+    /// The error for a file that lacks rows which the manifest or the latents have.
+    fn missing_rows_error(&self, index: &ShardIndex, file: &ShardFile) -> Error {
         Error::Corrupt {
-            path: self.dataset.location().uri_of(&index.latents.path),
-            problem: "some of its rows have no text".into(),
+            path: self.dataset.location().uri_of(&file.path),
+            problem: "it lacks rows that the unit has".into(),
             commit: index.unit.commit_key(),
         }
     }
 }
 
-/// The index in `text` of each of the given rows of `latents`, or `None` if a row has no text.
-fn find_text_rows(latents: &RowGroup, text: &RowGroup, rows: &[usize]) -> Option<Vec<usize>> {
-    let find = |at: &usize| text.rows.binary_search(latents.rows.get(*at)?).ok();
+/// The index in `other` of each of the given rows of `latents`, or `None` if it lacks one.
+fn find_same_rows(latents: &RowGroup, other: &RowGroup, rows: &[usize]) -> Option<Vec<usize>> {
+    let find = |at: &usize| other.rows.binary_search(latents.rows.get(*at)?).ok();
     rows.iter().map(find).collect()
+}
+
+/// The tensors of some rows, given by their indices in the row group.
+fn read_tensors(row_group: &OpenRowGroup<'_>, file: &ShardFile, rows: &[usize]) -> Result<Vec<Tensor>> {
+    let dtype = file.form.dtype;
+    Ok(row_group.tensors(rows)?.into_iter().map(|stored| Tensor::new(stored, dtype)).collect())
 }

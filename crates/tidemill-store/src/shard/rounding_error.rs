@@ -7,6 +7,7 @@ use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::reader::Dataset;
 use crate::dataset::spec::Dtype;
 use crate::dataset::split::Split;
+use crate::dataset::text_column::TextColumn;
 use crate::error::Result;
 use crate::float8;
 use crate::shard::buffer_pool::BufferPool;
@@ -38,7 +39,9 @@ impl Dataset {
         }
         let (location, width) = (self.location(), spec.bytes());
         let files = self.manifest()?.commits.iter().flat_map(|commit| {
-            let files = Split::ALL.into_iter().filter_map(|split| commit.file(ColumnGroup::Text(split)));
+            let files = Split::ALL
+                .into_iter()
+                .filter_map(|split| commit.file(ColumnGroup::Text(split, TextColumn::FIRST)));
             files.map(|file| (commit.id, file))
         });
         let (pool, most) = (BufferPool::new(1), row_groups.max(1));

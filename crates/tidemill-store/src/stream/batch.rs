@@ -23,9 +23,11 @@ pub struct Batch {
     /// Unscaled latents, n x the shape in [`crate::DatasetSpec::latents`], f16 little-endian,
     /// row-major.
     pub latents: Buffer,
-    /// Text embeddings, n x the shape of [`crate::DatasetSpec::text`], f16 little-endian,
+    /// The columns [`crate::DatasetSpec::text_columns`], in order: n x the shape of each, f16 or i32 little-endian,
     /// row-major.
-    pub text: Buffer,
+    pub text: Vec<Buffer>,
+    /// The column `time_ids_R`, n x [6], i32 little-endian; `None` if the dataset has none.
+    pub time_ids: Option<Buffer>,
 }
 
 /// What happens to rows that cannot be read.

@@ -64,8 +64,11 @@ impl Stream {
         // Batches that are finished, batches that are being made, and batches that the trainer
         // holds.
         let buffers = 2 * (counts.prefetch + counts.gatherers + 2);
+        let spec = datasets.values().next().map(|dataset| dataset.spec());
         let gatherer = Gatherer {
             pool: BufferPool::new(buffers),
+            text_columns: spec.map_or(1, |spec| spec.text_columns().count()),
+            has_time_ids: spec.is_some_and(|spec| spec.has_time_ids),
             unreadable: options.unreadable,
             skipped: skipped.clone(),
         };

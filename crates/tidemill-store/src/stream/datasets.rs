@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::bucket::Bucket;
 use crate::dataset::reader::Dataset;
-use crate::dataset::spec::{DatasetSpec, TensorSpec};
+use crate::dataset::spec::{DatasetSpec, TensorSpec, TextEncoderDigests};
+use crate::dataset::text_column::TextColumn;
 use crate::error::{Error, Result};
 use crate::shard::buffer_pool::BufferPool;
 use crate::shard::reader::ShardReader;
@@ -64,21 +65,36 @@ pub fn find_mismatch(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
             .next()
     };
     differ("VAEs", &a.models.vae, &b.models.vae)
-        .or_else(|| differ("texts", &describe_form(&a.text), &describe_form(&b.text)))
-        .or_else(|| differ("text encoders", text_encoder(a), text_encoder(b)))
-        .or_else(|| differ("tokenizers", &a.models.tokenizer, &b.models.tokenizer))
+        .or_else(|| differ("texts", &describe_texts(a), &describe_texts(b)))
+        .or_else(|| differ("text encoders", &text_encoders(a), &text_encoders(b)))
+        .or_else(|| differ("tokenizers", &tokenizers(a), &tokenizers(b)))
+        .or_else(|| differ("sizes of image and crop", time_ids(a), time_ids(b)))
         .or_else(|| differ("kinds of latents", &a.latents_kind, &b.latents_kind))
         .or_else(|| differ("scaling factors", &a.scaling_factor.to_string(), &b.scaling_factor.to_string()))
         .or_else(latents_shapes)
 }
 
-fn describe_form(spec: &TensorSpec) -> String {
-    let TensorSpec { dtype, shape } = spec.decoded();
-    format!("{dtype} {shape:?}")
+/// The forms of all text columns; the first has no name, because it is in every dataset.
+fn describe_texts(spec: &DatasetSpec) -> String {
+    let describe = |(column, spec): (TextColumn, &TensorSpec)| {
+        let TensorSpec { dtype, shape } = spec.decoded();
+        let name = if column == TextColumn::FIRST { String::new() } else { format!("{column} ") };
+        format!("{name}{dtype} {shape:?}")
+    };
+    spec.text_columns().map(describe).collect::<Vec<_>>().join(", ")
 }
 
-fn text_encoder(spec: &DatasetSpec) -> &str {
-    spec.models.text_encoder.as_deref().unwrap_or("none")
+fn text_encoders(spec: &DatasetSpec) -> String {
+    let digest = |encoder: TextEncoderDigests| encoder.text_encoder.unwrap_or_else(|| "none".into());
+    spec.models.text_encoders().map(digest).collect::<Vec<_>>().join(", ")
+}
+
+fn tokenizers(spec: &DatasetSpec) -> String {
+    spec.models.text_encoders().map(|encoder| encoder.tokenizer).collect::<Vec<_>>().join(", ")
+}
+
+fn time_ids(spec: &DatasetSpec) -> &'static str {
+    if spec.has_time_ids { "stored" } else { "none" }
 }
 
 /// Opens the datasets at the snapshots that a state names. Keeps the newest snapshot if its content

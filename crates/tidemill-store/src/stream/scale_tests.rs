@@ -28,7 +28,14 @@ fn header(location: &Location) -> Header {
         latents: [(Bucket::square(256), TensorSpec::f16([8, 32, 32]))].into(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([77, 1024]),
-        models: ModelDigests { vae: "v".into(), text_encoder: Some("t".into()), tokenizer: "k".into() },
+        more_text: Default::default(),
+        has_time_ids: false,
+        models: ModelDigests {
+            vae: "v".into(),
+            text_encoder: Some("t".into()),
+            tokenizer: "k".into(),
+            more_text_encoders: Vec::new(),
+        },
         scaling_factor: 0.182_15,
         validation_share: 0.0,
         row_group_rows: 256,
@@ -67,7 +74,13 @@ fn commit(i: u64) -> Commit {
         footer_xxh3: random(salt + 2).into(),
     };
     let latents = ColumnGroup::Latents(Split::Train, Bucket::square(256));
-    let files = [(ColumnGroup::Rows, 3), (latents, 6), (ColumnGroup::Text(Split::Train), 9)].map(file).into();
+    let files = [
+        (ColumnGroup::Rows, 3),
+        (latents, 6),
+        (ColumnGroup::Text(Split::Train, crate::TextColumn::FIRST), 9),
+    ]
+    .map(file)
+    .into();
     Commit { id, unit, attempt, counts: RowCounts { read: rows, kept: rows, ..RowCounts::default() }, files }
 }
 

@@ -51,10 +51,13 @@ impl SplitFiles {
             let earlier = reusable.map(|(commit, _)| ReusableColumn::new(location, commit, group, spec));
             TensorColumn { group, spec: spec.clone(), file: None, earlier }
         };
-        let mut columns = vec![column(ColumnGroup::Text(split), &spec.text)];
-        columns.extend(
-            spec.latents.iter().map(|(bucket, spec)| column(ColumnGroup::Latents(split, *bucket), spec)),
-        );
+        let texts = spec.text_columns().map(|(text, form)| column(ColumnGroup::Text(split, text), form));
+        let latents =
+            spec.latents.iter().map(|(bucket, form)| column(ColumnGroup::Latents(split, *bucket), form));
+        let time_ids = spec.latents.keys().filter(|_| spec.has_time_ids);
+        let time_ids =
+            time_ids.map(|bucket| column(ColumnGroup::TimeIds(split, *bucket), &TensorSpec::time_ids()));
+        let columns = texts.chain(latents).chain(time_ids).collect();
         Self {
             location: location.clone(),
             folder: folder.to_owned(),

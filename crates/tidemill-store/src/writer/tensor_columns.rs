@@ -15,6 +15,7 @@ use super::reuse::ReusableColumn;
 use crate::bucket::Bucket;
 use crate::dataset::column_group::ColumnGroup;
 use crate::dataset::spec::{DatasetSpec, Dtype, TensorSpec};
+use crate::dataset::text_column::TextColumn;
 use crate::error::{Error, Result};
 use crate::float8;
 use crate::shard::row_group::row_checksum;
@@ -24,32 +25,42 @@ pub struct TensorColumns<'a> {
     /// Index of the batch's first row in `rows.parquet`.
     first: u32,
     pub sample_ids: &'a UInt64Array,
-    text: &'a FixedSizeBinaryArray,
+    text: BTreeMap<TextColumn, &'a FixedSizeBinaryArray>,
     /// Latents by resolution.
     latents: BTreeMap<u32, Latents<'a>>,
+    /// Time ids by resolution, if the dataset has them.
+    time_ids: BTreeMap<u32, &'a FixedSizeBinaryArray>,
 }
 
 impl<'a> TensorColumns<'a> {
-    /// Reads `sample_id`, `text`, and `latents_R` and `size_R` of every resolution of the dataset.
+    /// Reads `sample_id`, the text columns, and the columns of every resolution of the dataset: `latents_R`, `size_R`
+    /// and `time_ids_R`.
     ///
     /// # Errors
     /// [`Error::Column`] if a column is missing or has a form that the dataset does not hold.
     pub fn read(batch: &'a RecordBatch, first: u32, spec: &DatasetSpec) -> Result<Self> {
-        let resolutions = spec.resolutions().into_iter();
-        let latents = resolutions.map(|resolution| Ok((resolution, Latents::read(batch, resolution, spec)?)));
+        let resolutions = spec.resolutions();
+        let latents = resolutions.iter().map(|&r| Ok((r, Latents::read(batch, r, spec)?)));
+        let text = |(column, form): (TextColumn, &TensorSpec)| {
+            Ok((column, find_tensors(batch, &column.to_string(), form)?))
+        };
+        let with_time_ids = resolutions.iter().filter(|_| spec.has_time_ids);
+        let time_ids = with_time_ids
+            .map(|&r| Ok((r, find_tensors(batch, &format!("time_ids_{r}"), &TensorSpec::time_ids())?)));
         Ok(Self {
             first,
             sample_ids: sample_ids(batch)?,
-            text: text(batch, &spec.text)?,
+            text: spec.text_columns().map(text).collect::<Result<_>>()?,
             latents: latents.collect::<Result<_>>()?,
+            time_ids: time_ids.collect::<Result<_>>()?,
         })
     }
 
     /// Selects those of some kept rows that belong into the file of a column group.
     pub fn select(&self, rows: &[u32], group: ColumnGroup) -> UInt32Array {
         let belongs = |row: &u32| match group {
-            ColumnGroup::Rows | ColumnGroup::Text(_) => true,
-            ColumnGroup::Latents(_, bucket) => {
+            ColumnGroup::Rows | ColumnGroup::Text(..) => true,
+            ColumnGroup::Latents(_, bucket) | ColumnGroup::TimeIds(_, bucket) => {
                 let latents = self.latents.get(&bucket.resolution);
                 latents.is_some_and(|latents| latents.buckets[*row as usize] == Some(bucket))
             }
@@ -99,7 +110,8 @@ impl<'a> TensorColumns<'a> {
     fn value(&self, row: usize, group: ColumnGroup) -> Option<&[u8]> {
         match group {
             ColumnGroup::Rows => None,
-            ColumnGroup::Text(_) => self.text.is_valid(row).then(|| self.text.value(row)),
+            ColumnGroup::Text(_, column) => valid_value(self.text.get(&column)?, row),
+            ColumnGroup::TimeIds(_, bucket) => valid_value(self.time_ids.get(&bucket.resolution)?, row),
             ColumnGroup::Latents(_, bucket) => {
                 let values = self.latents.get(&bucket.resolution)?.values;
                 values.is_valid(row).then(|| values.value(row))
@@ -184,10 +196,19 @@ fn sample_ids(batch: &RecordBatch) -> Result<&UInt64Array> {
         .ok_or_else(|| column_error("sample_id", "is no UInt64 without nulls".into()))
 }
 
-fn text<'a>(batch: &'a RecordBatch, spec: &TensorSpec) -> Result<&'a FixedSizeBinaryArray> {
-    let array = find_column(batch, "text")?;
+fn valid_value(values: &FixedSizeBinaryArray, row: usize) -> Option<&[u8]> {
+    values.is_valid(row).then(|| values.value(row))
+}
+
+/// The column of this name, whose rows all have the form `spec`.
+fn find_tensors<'a>(
+    batch: &'a RecordBatch,
+    name: &str,
+    spec: &TensorSpec,
+) -> Result<&'a FixedSizeBinaryArray> {
+    let array = find_column(batch, name)?;
     let schema = batch.schema();
-    let shape = declared_shape(schema.field_with_name("text")?);
+    let shape = declared_shape(schema.field_with_name(name)?);
     let spec = spec.decoded();
     let width = i32::try_from(spec.bytes()).unwrap_or(i32::MAX);
     let fits = shape.as_ref().is_none_or(|shape| *shape == spec.shape);
@@ -196,7 +217,7 @@ fn text<'a>(batch: &'a RecordBatch, spec: &TensorSpec) -> Result<&'a FixedSizeBi
     }
     let found = format!("{}, shape {shape:?}", array.data_type());
     Err(column_error(
-        "text",
+        name,
         format!("is {found}, but the dataset takes {} of shape {:?}", spec.dtype, spec.shape),
     ))
 }

@@ -75,8 +75,10 @@ impl UnitFiles {
 
     /// Writes all columns other than tensors.
     fn write_rows(&mut self, batch: &RecordBatch) -> Result<()> {
-        let latents = self.spec.resolutions().into_iter().map(|resolution| format!("latents_{resolution}"));
-        let tensors: Vec<String> = latents.chain(["text".to_owned()]).collect();
+        let of_images = |r: u32| [format!("latents_{r}"), format!("time_ids_{r}")];
+        let images = self.spec.resolutions().into_iter().flat_map(of_images);
+        let tensors: Vec<String> =
+            images.chain(self.spec.text_columns().map(|(column, _)| column.to_string())).collect();
         let schema = batch.schema();
         let plain = (0..batch.num_columns()).filter(|i| !tensors.contains(schema.field(*i).name()));
         let batch = batch.project(&plain.collect::<Vec<_>>())?;

@@ -34,6 +34,8 @@ fn mds_spec() -> DatasetSpec {
         latents: latents.into(),
         latents_kind: "sample".into(),
         text: TensorSpec::f16([7, 16]),
+        more_text: Default::default(),
+        has_time_ids: false,
         ..spec(32, 0.0)
     }
 }
@@ -91,7 +93,7 @@ fn import_reads_shards_of_mosaicml() {
             let kept = expected.iter().filter(|row| row["fate"] == "kept");
             let kept = text.chunks(spec.text.bytes()).zip(kept).filter(|(_, row)| usable(row));
             let kept: Vec<u8> = kept.flat_map(|(text, _)| text.to_vec()).collect();
-            assert!(tensors.text == kept, "text at {name}");
+            assert!(tensors.text == [kept], "text at {name}");
         }
     }
 }

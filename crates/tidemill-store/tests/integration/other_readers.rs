@@ -36,7 +36,7 @@ fn write_with_text(text: TensorSpec) -> tempfile::TempDir {
             let tensors = dataset.read_tensors(split, *bucket, usize::MAX).unwrap();
             let name = ColumnGroup::Latents(split, *bucket).to_string();
             std::fs::write(folder.path().join(format!("{name}.latents")), &tensors.latents).unwrap();
-            std::fs::write(folder.path().join(format!("{name}.text")), &tensors.text).unwrap();
+            std::fs::write(folder.path().join(format!("{name}.text")), &tensors.text[0]).unwrap();
             let written: Vec<u8> =
                 tensors.sample_ids.iter().flat_map(|id| tensor(*id, "text", given)).collect();
             std::fs::write(folder.path().join(format!("{name}.written")), written).unwrap();

@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use crate::support::remote::connect;
-use crate::support::{check_tensors, count_items, hash, open, plan, spec, write_dataset, write_unit, writer};
+use crate::support::{
+    check_first_rows, count_items, hash, open, plan, spec, write_dataset, write_unit, writer,
+};
 use tidemill_store::{Bucket, CommitOutcome, Split};
 use tidemill_testing::{Fault, S3Server, seed};
 
@@ -42,7 +44,7 @@ fn racing_writers_with_s3_faults_write_the_dataset_of_one_writer() {
     assert_eq!(remote.verify(|_| {}).unwrap().damaged, []);
     let tensors = remote.read_tensors(Split::Train, Bucket::square(64), 1000).unwrap();
     assert_eq!(tensors, local.read_tensors(Split::Train, Bucket::square(64), 1000).unwrap());
-    check_tensors(remote.spec(), Bucket::square(64), &tensors.sample_ids, &tensors.latents, &tensors.text);
+    check_first_rows(remote.spec(), Bucket::square(64), &tensors);
 }
 
 #[test]

@@ -57,7 +57,7 @@ proptest! {
         readers in 1usize..5,
     ) {
         let folder = tempfile::tempdir().unwrap();
-        write_dataset(folder.path(), spec(row_group_rows, 0.1), &units);
+        write_dataset(folder.path(), conditioned(spec(row_group_rows, 0.1)), &units);
         let dataset = open(folder.path());
         let rows = dataset.num_rows(Split::Train, Bucket::square(resolution)) as usize;
         prop_assume!(rows > 0);
@@ -76,7 +76,7 @@ proptest! {
             prop_assert_eq!((batch.number, batch.bucket), (i as u64, Bucket::square(resolution)));
             prop_assert!(batch.positions.iter().copied().eq(0..global_batch as u32));
             prop_assert_eq!((batch.sample_ids.len(), batch.epochs.len()), (batch.positions.len(), batch.positions.len()));
-            check_tensors(dataset.spec(), Bucket::square(resolution), &batch.sample_ids, &batch.latents, &batch.text);
+            check_batch(dataset.spec(), batch);
         }
         let sequence: Vec<(u32, u64)> =
             batches.iter().flat_map(|b| b.epochs.iter().copied().zip(b.sample_ids.iter().copied())).collect();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tidemill_store::stream::{
     Batch, Datasets, MixAmount, Phase, Rank, ReadOptions, Split, Stream, StreamConfig, StreamState, WorldSize,
 };
-use tidemill_store::{Bucket, Error};
+use tidemill_store::{Bucket, DatasetSpec, Error};
 use tidemill_testing::seed;
 
 /// Writes datasets with several buckets that share no sample. `units` holds the rows of each of
@@ -37,7 +37,7 @@ type Rows = BTreeMap<u32, (u64, u32, Vec<u8>, Vec<u8>)>;
 fn rows(batch: &Batch) -> Rows {
     let n = batch.positions.len();
     let part = |bytes: &[u8], i| bytes[bytes.len() / n * i..][..bytes.len() / n].to_vec();
-    let row = |i| (batch.sample_ids[i], batch.epochs[i], part(&batch.latents, i), part(&batch.text, i));
+    let row = |i| (batch.sample_ids[i], batch.epochs[i], part(&batch.latents, i), part(&batch.text[0], i));
     (0..n).map(|i| (batch.positions[i], row(i))).collect()
 }
 
@@ -103,7 +103,9 @@ proptest! {
             prop_assert!(rows.keys().copied().eq(0..global_batch as u32));
             let ids: Vec<u64> = rows.values().map(|row| row.0).collect();
             let (latents, text): (Vec<_>, Vec<_>) = rows.values().map(|row| (&row.2[..], &row.3[..])).unzip();
-            check_tensors(datasets["a"].spec(), *bucket, &ids, &latents.concat(), &text.concat());
+            let first_text =
+                DatasetSpec { more_text: [].into(), has_time_ids: false, ..datasets["a"].spec().clone() };
+            check_tensors(&first_text, *bucket, &ids, &latents.concat(), &[text.concat()], None);
             let spec = datasets["a"].spec();
             prop_assert!(ids.iter().all(|id| crate::support::bucket(spec, *id, 64) == Some(*bucket)), "one size a batch");
         }
@@ -169,10 +171,12 @@ fn resolution_without_rows_is_refused() {
 fn incompatible_datasets_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
     let mut datasets = datasets(folder.path(), 16, &[vec![100]]);
-    let mut other = spec(16, 0.0);
+    let mut other = conditioned(spec(16, 0.0));
     other.models.text_encoder = Some("another".into());
-    write_dataset(&folder.path().join("b"), other, &[50]);
-    datasets.insert("b".into(), open(&folder.path().join("b")));
+    for (name, other) in [("b", other), ("d", spec(16, 0.0))] {
+        write_dataset(&folder.path().join(name), other, &[50]);
+        datasets.insert(name.into(), open(&folder.path().join(name)));
+    }
     let refused = |names: &[&str]| {
         let mix = names.iter().map(|name| ((*name).to_owned(), MixAmount::Proportion(1.0))).collect();
         let phase = Phase { resolution: 64, global_batch: 8, mix };
@@ -183,4 +187,7 @@ fn incompatible_datasets_are_not_mixed() {
     let message = refused(&["a", "b"]).unwrap();
     assert!(message.contains("`a` and `b`") && message.contains("text encoders"), "{message}");
     assert!(refused(&["a", "c"]).unwrap().contains("no dataset `c`"));
+    assert!(
+        refused(&["a", "d"]).unwrap().contains("their texts differ (f16 [7, 5], text_2 f16 [7, 3], pooled_2")
+    );
 }

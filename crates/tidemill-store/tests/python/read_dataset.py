@@ -82,7 +82,8 @@ def check_offsets(root, units, spec):
                 assert direct.keys() == parquet.keys()
                 assert all((direct[i] == parquet[i]).all() for i in direct)
     empty = recipe["empty_caption"](root, spec)
-    assert list(empty.shape) == spec["text"]["shape"]
+    assert list(empty) == ["text", "text_2", "pooled_2"]
+    assert list(empty["text_2"].shape) == spec["more_text"]["text_2"]["shape"]
 
 
 def check_ray(root, units):

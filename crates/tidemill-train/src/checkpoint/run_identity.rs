@@ -27,17 +27,27 @@ pub(crate) fn compute_run_identity(
 ) -> Value {
     let (network, denoiser) = train.denoiser.identity();
     let (name, data) = train.data.identity();
-    let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;
-    json!({
+    let ModelDigests { vae, text_encoder, tokenizer, more_text_encoders } = &spec.models;
+    let encoder_digest = |index: usize, stored: Option<&String>| {
+        let loaded = train.text_encoders.as_ref().and_then(|encoders| encoders.digests.get(index));
+        loaded.or(stored).cloned()
+    };
+    let mut identity = json!({
         "seed": train.seed,
         "global_batch": train.train.global_batch,
         network: denoiser,
         "scheduler": schedule,
         name: data,
         "vae": vae,
-        "text_encoder": train.text_encoder.as_ref().map(|encoder| &encoder.digest).or(text_encoder.as_ref()),
+        "text_encoder": encoder_digest(0, text_encoder.as_ref()),
         "tokenizer": tokenizer,
-    })
+    });
+    for (index, encoder) in (1..).zip(more_text_encoders) {
+        identity[format!("text_encoder_{}", index + 1)] =
+            encoder_digest(index, encoder.text_encoder.as_ref()).into();
+        identity[format!("tokenizer_{}", index + 1)] = encoder.tokenizer.clone().into();
+    }
+    identity
 }
 
 /// Whether an entry of the identity is the same in a checkpoint and in a run or an export now.

@@ -2,6 +2,7 @@
 //! per table. The checks that need neither a dataset nor a model are in `validate.rs`.
 
 mod anomaly;
+mod caption_dropout;
 mod checkpoint;
 mod cuda_graph;
 mod ema;
@@ -20,6 +21,7 @@ mod validate;
 mod validation;
 
 pub use self::anomaly::{NonFiniteAction, SpikeAction, SpikeConfig};
+pub use self::caption_dropout::CaptionDropout;
 pub use self::checkpoint::{CheckpointConfig, CheckpointWriters, KeepBestConfig};
 pub use self::cuda_graph::CudaGraphMode;
 pub use self::ema::EmaConfig;

@@ -7,6 +7,7 @@ use tidemill_plan::memory::Sharding;
 use tidemill_store::stream::Phase;
 
 use super::anomaly::{NonFiniteAction, SpikeConfig};
+use super::caption_dropout::CaptionDropout;
 use super::cuda_graph::CudaGraphMode;
 use super::ema::EmaConfig;
 use super::health_check::HealthCheckConfig;
@@ -79,8 +80,9 @@ pub struct TrainConfig {
     pub weight_decay: f64,
     /// Largest global norm of the gradients. 0 switches clipping off.
     pub max_grad_norm: f64,
-    /// Share of the samples whose caption is replaced by the empty one, drawn anew every epoch.
-    pub caption_dropout: f64,
+    /// Share of the samples whose caption is replaced by the empty one, drawn anew every epoch; or a share for
+    /// each text encoder.
+    pub caption_dropout: CaptionDropout,
     /// What the U-Net predicts. Unset: as in the model's scheduler.
     pub prediction: Option<PredictionType>,
     /// Rescales the noise schedule so that its last timestep is pure noise. Unset: as in the
@@ -154,7 +156,7 @@ impl Default for TrainConfig {
             eps: 1e-8,
             weight_decay: 0.01,
             max_grad_norm: 1.0,
-            caption_dropout: 0.1,
+            caption_dropout: CaptionDropout::All(0.1),
             prediction: None,
             zero_terminal_snr: None,
             flow_shift: None,

@@ -59,9 +59,8 @@ impl TrainConfig {
         if (self.precision, self.norm_precision) == (Some(Precision::F32), Some(Precision::Bf16)) {
             return refuse("train.norm_precision", "norms cannot be bf16 where train.precision is f32");
         }
-        if !(0.0..=1.0).contains(&self.caption_dropout) {
-            let message = format!("{} must be between 0 and 1", self.caption_dropout);
-            return refuse("train.caption_dropout", message);
+        if let Some(problem) = self.caption_dropout.find_problem() {
+            return refuse("train.caption_dropout", problem);
         }
         if let Some(problem) = self.timesteps.find_problem() {
             return refuse("train.timesteps", problem);
@@ -221,7 +220,14 @@ mod tests {
                 },
                 "train.norm_precision",
             ),
-            (TrainConfig { caption_dropout: 1.5, ..good() }, "train.caption_dropout"),
+            (TrainConfig { caption_dropout: 1.5.into(), ..good() }, "train.caption_dropout"),
+            (
+                TrainConfig {
+                    caption_dropout: crate::config::CaptionDropout::PerEncoder(Vec::new()),
+                    ..good()
+                },
+                "train.caption_dropout",
+            ),
             (TrainConfig { weight_decay: -0.1, ..good() }, "train.weight_decay"),
             (TrainConfig { eps: f64::NAN, ..good() }, "train.eps"),
             (TrainConfig { betas: (0.9, 1.0), ..good() }, "train.betas"),

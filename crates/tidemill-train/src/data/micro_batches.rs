@@ -23,7 +23,7 @@ pub(crate) fn micro_batches<'a>(
     sizes: BatchSizes,
 ) -> impl ExactSizeIterator<Item = Rows<'a>> + use<'a> {
     let count = batch.sample_ids.len();
-    let (latent, text) = (batch.latents.len() / count.max(1), batch.text.len() / count.max(1));
+    let bytes_per_row = move |column: &[u8]| column.len() / count.max(1);
     (0..count).step_by(sizes.micro).map(move |first| {
         let end = (first + sizes.micro).min(count);
         let keys = SampleKeys {
@@ -33,11 +33,16 @@ pub(crate) fn micro_batches<'a>(
             sample_ids: &batch.sample_ids[first..end],
             epochs: &batch.epochs[first..end],
         };
+        let rows_of = |column: &'a [u8]| {
+            let bytes = bytes_per_row(column);
+            &column[first * bytes..end * bytes]
+        };
         Rows {
             keys,
-            latents: &batch.latents[first * latent..end * latent],
+            latents: rows_of(&batch.latents),
             latents_shape,
-            text: &batch.text[first * text..end * text],
+            text: batch.text.iter().map(|column| rows_of(column)).collect(),
+            time_ids: batch.time_ids.as_ref().map(|column| rows_of(column)),
         }
     })
 }

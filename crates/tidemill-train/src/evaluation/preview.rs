@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use image::RgbImage;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
-use tidemill_models::{AutoencoderKl, Denoiser, NoiseSchedule, SchedulerConfig};
+use tidemill_models::{AutoencoderKl, Denoiser, NoiseSchedule, SchedulerConfig, TextStates};
 use tidemill_torch::guard;
 
 use crate::Error;
@@ -22,10 +22,10 @@ pub struct PreviewSampler {
     pub config: PreviewConfig,
     /// The run's seed, from which the initial noise is drawn.
     pub seed: u64,
-    /// Text embeddings of the prompts [N, L, D], f32.
-    pub text: Tensor,
-    /// Text embedding of the empty prompt [1, L, D], f32.
-    pub empty: Tensor,
+    /// Text of the N prompts, f32.
+    pub text: TextStates,
+    /// Text of the empty prompt, f32.
+    pub empty: TextStates,
     /// The VAE that decodes, in f32.
     pub vae: AutoencoderKl,
     /// Width and height of the images in pixels; unset: the phase's resolution.
@@ -64,16 +64,18 @@ impl PreviewSampler {
     ) -> Result<RgbImage, Error> {
         let size = i64::from(self.resolution.unwrap_or(resolution)) / self.vae.config().downscale_factor();
         let PreviewConfig { method, steps, guidance, ref prompts, .. } = self.config;
-        let (device, unconditional) = (self.text.device(), &self.empty.to_kind(kind));
+        let side = self.resolution.unwrap_or(resolution);
+        let conditions = self.text.to_conditions(kind, [side; 2]);
+        let (device, unconditional) = (conditions.text.device(), &self.empty.to_conditions(kind, [side; 2]));
         let schedule = NoiseSchedule::new(schedule.clone(), device);
         let numbers: Vec<u64> = (0..prompts.len() as u64).collect();
         let noise = draw_initial_noise(self.seed, &numbers, &self.vae, size, device);
         let mut images = Vec::with_capacity(prompts.len());
         for first in (0..prompts.len()).step_by(self.batch_size) {
             let count = self.batch_size.min(prompts.len() - first) as i64;
-            let [text, noise] = [&self.text, &noise].map(|all| all.narrow(0, first as i64, count));
-            let conditioning =
-                Conditioning { text: &text.to_kind(kind), unconditional, guidance_scale: guidance };
+            let rows = |all: &Tensor| all.narrow(0, first as i64, count);
+            let (conditions, noise) = (&conditions.map(rows), rows(&noise));
+            let conditioning = Conditioning { conditions, unconditional, guidance_scale: guidance };
             let latents = sample_latents(
                 denoiser,
                 Sampler::new(method, &schedule, steps)?,

@@ -2,13 +2,13 @@
 //! of the network's prediction.
 
 use tch::{Device, Kind, Tensor};
-use tidemill_models::{ClipTextModel, Denoiser, NoiseSchedule};
+use tidemill_models::{Conditions, Denoiser, NoiseSchedule, TextStates};
 use tidemill_torch::{tensor_from_bytes, upload};
 
-use super::caption_dropout::replace_dropped;
 use super::loss_weighting::LossWeights;
 use super::micro_batch::{MicroBatch, Rows};
 use super::random_draws::{RandomDrawer, RandomDraws};
+use super::text_conditions::TextConditions;
 use super::timestep_sampling::find_bins;
 use super::vae_posterior::sample_latents;
 
@@ -19,8 +19,8 @@ pub struct DenoiserInputs {
     pub sample: Tensor,
     /// Timesteps [N], i64, from little noise to much.
     pub timesteps: Tensor,
-    /// Text embeddings [N, L, D], in the network's dtype.
-    pub text: Tensor,
+    /// Text in the network's dtype, and the sizes of image and crop, f32.
+    pub conditions: Conditions,
     /// The target of the prediction [N, C, h, w], f32.
     pub target: Tensor,
     /// The weights of the rows' losses [N], f32; `None` if all weigh the same.
@@ -38,10 +38,8 @@ pub struct Objective {
     pub drawer: RandomDrawer,
     /// The weights of the timesteps' losses; `None` if all weigh the same.
     pub loss_weights: Option<LossWeights>,
-    /// The empty caption: its embedding [L, D] in the network's dtype, or its token ids [L], i64.
-    pub empty_text: Tensor,
-    /// Encodes token ids.
-    pub text_encoder: Option<ClipTextModel>,
+    /// The text columns of the rows.
+    pub text: TextConditions,
     /// The network's dtype.
     pub kind: Kind,
     /// The network's device.
@@ -62,15 +60,15 @@ impl Objective {
         let batched = |n: i64, shape: &[i64]| [&[n], shape].concat();
         let n = rows.keys.sample_ids.len() as i64;
         let to_device = |tensor: &Tensor| upload(tensor, self.device);
-        let stored = if self.text_encoder.is_some() { Kind::Int } else { Kind::Half };
         let latents_shape = batched(n, &rows.latents_shape);
-        let text_shape = batched(n, &self.empty_text.size());
+        let ids = |ids| tensor_from_bytes(ids, Kind::Int, &[n, 6], Kind::Float, self.device);
         MicroBatch {
             latents: tensor_from_bytes(rows.latents, Kind::Half, &latents_shape, Kind::Float, self.device),
             posterior: draws.posterior.as_ref().map(to_device),
             noise: to_device(&draws.noise),
             timesteps: to_device(&draws.timesteps),
-            text: tensor_from_bytes(rows.text, stored, &text_shape, self.empty_text.kind(), self.device),
+            text: self.text.upload(n, &rows.text),
+            time_ids: rows.time_ids.map(ids),
             dropped: draws.dropped.as_ref().map(to_device),
         }
     }
@@ -82,13 +80,15 @@ impl Objective {
     pub fn prepare_inputs(&self, rows: &MicroBatch) -> DenoiserInputs {
         tch::no_grad(|| {
             let MicroBatch { noise, timesteps, posterior, .. } = rows;
+            let TextStates { hidden: text, pooled } = self.text.join(&rows.text, rows.dropped.as_ref());
+            let time_ids = rows.time_ids.as_ref().map(Tensor::shallow_clone);
             let latents = sample_latents(&rows.latents, posterior.as_ref(), self.scaling_factor);
             DenoiserInputs {
                 loss_weights: self.loss_weights.as_ref().map(|weights| weights.select(timesteps)),
                 sample: self.schedule.add_noise(&latents, noise, timesteps).to_kind(self.kind),
                 target: self.schedule.target(&latents, noise, timesteps),
                 timesteps: timesteps.shallow_clone(),
-                text: self.encode_text(rows),
+                conditions: Conditions { text, pooled, time_ids },
             }
         })
     }
@@ -99,7 +99,7 @@ impl Objective {
     /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
     pub fn compute_errors(&self, denoiser: &dyn Denoiser, inputs: &DenoiserInputs) -> Tensor {
         let timesteps = self.schedule.network_timesteps(&inputs.timesteps);
-        let prediction = denoiser.denoise(&inputs.sample, &timesteps, &inputs.text);
+        let prediction = denoiser.denoise(&inputs.sample, &timesteps, &inputs.conditions);
         let squared = (prediction.to_kind(Kind::Float) - &inputs.target).square();
         squared.mean_dim(&[1i64, 2, 3][..], false, Kind::Float)
     }
@@ -108,19 +108,6 @@ impl Objective {
     /// i64.
     pub fn timestep_bins(&self, timesteps: &Tensor, bins: usize) -> Tensor {
         find_bins(timesteps, self.schedule.config().num_train_timesteps, bins)
-    }
-
-    /// The rows' text embeddings, with dropped captions replaced by the empty one.
-    fn encode_text(&self, MicroBatch { text, dropped, .. }: &MicroBatch) -> Tensor {
-        let text = match dropped {
-            None => text.shallow_clone(),
-            Some(dropped) => replace_dropped(text, dropped, &self.empty_text),
-        };
-        match &self.text_encoder {
-            None => text,
-            // Rounded to f16, as if it had been stored.
-            Some(encoder) => encoder.forward(&text).to_kind(Kind::Half).to_kind(self.kind),
-        }
     }
 }
 
@@ -144,13 +131,12 @@ mod tests {
                 seed: 1,
                 timestep_count: 1000,
                 timestep_sampling: TimestepSampling::Uniform,
-                caption_dropout,
+                caption_dropout: vec![caption_dropout],
                 noise_offset: 0.0,
                 has_moments,
             },
             loss_weights: None,
-            empty_text: Tensor::zeros([3, 2], (Kind::Float, device)),
-            text_encoder: None,
+            text: TextConditions::of_embeddings(&[3, 2], (Kind::Float, device)),
             kind: Kind::Float,
             device,
         }
@@ -168,7 +154,8 @@ mod tests {
         let (step, global_batch) = (0, ids.len());
         let keys = SampleKeys { step, global_batch, positions: &positions, sample_ids: ids, epochs: &epochs };
         let draws = objective.drawer.draw(keys, objective.latents_shape(SHAPE));
-        objective.upload(Rows { keys, latents, latents_shape: SHAPE, text }, &draws)
+        objective
+            .upload(Rows { keys, latents, latents_shape: SHAPE, text: vec![text], time_ids: None }, &draws)
     }
 
     fn latents(objective: &Objective, rows: &MicroBatch) -> Tensor {
@@ -210,8 +197,9 @@ mod tests {
         let (moments, text) = (vec![0u8; ids.len() * 32], bytes(&vec![1.0; ids.len() * 6]));
         let objective = objective(true, 0.5);
         let rows = micro_batch(&objective, &ids, 0, &moments, &text);
-        let kept = objective.encode_text(&rows).mean_dim(&[1i64, 2][..], false, Kind::Float);
-        let dropped = rows.dropped.as_ref().unwrap();
+        let kept =
+            objective.prepare_inputs(&rows).conditions.text.mean_dim(&[1i64, 2][..], false, Kind::Float);
+        let dropped = rows.dropped.as_ref().unwrap().squeeze_dim(1);
         assert!(kept.equal(&dropped.logical_not().to_kind(Kind::Float)));
         assert!((1..32).contains(&dropped.sum(Kind::Int64).int64_value(&[])));
     }

@@ -5,7 +5,7 @@ use tch::Tensor;
 use super::sample_keys::SampleKeys;
 
 /// The rows of one micro-batch, as the stream gives them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Rows<'a> {
     /// The keys that their random draws depend on.
     pub keys: SampleKeys<'a>,
@@ -13,9 +13,10 @@ pub struct Rows<'a> {
     pub latents: &'a [u8],
     /// The shape of each row's latents: [2 C, h, w] for moments, else [C, h, w].
     pub latents_shape: [i64; 3],
-    /// Text embeddings, f16, or with a text encoder token ids, i32: row-major, each in the shape of
-    /// `Objective::empty_text`.
-    pub text: &'a [u8],
+    /// The columns of `TextConditions`: embeddings, f16, or with text encoders token ids, i32; row-major.
+    pub text: Vec<&'a [u8]>,
+    /// Sizes of image and crop, i32 [6], if there are any.
+    pub time_ids: Option<&'a [u8]>,
 }
 
 /// The rows of one micro-batch and their random draws, on the network's device. What is computed
@@ -31,16 +32,21 @@ pub struct MicroBatch {
     pub noise: Tensor,
     /// The timesteps [N], i64.
     pub timesteps: Tensor,
-    /// Text embeddings [N, L, D] in the network's dtype, or token ids [N, L], i64.
-    pub text: Tensor,
-    /// Whether each row's caption is dropped [N], bool; `None` without caption dropout.
+    /// The columns of `TextConditions`: embeddings [N, L, D] and pooled text [N, P] in the network's dtype, or
+    /// token ids [N, L], i64.
+    pub text: Vec<Tensor>,
+    /// Sizes of image and crop [N, 6], f32, if there are any.
+    pub time_ids: Option<Tensor>,
+    /// Whether each row's caption is dropped, for all text encoders together [N, 1], or for each [N, E], bool; `None`
+    /// without caption dropout.
     pub dropped: Option<Tensor>,
 }
 
 impl MicroBatch {
     /// All its tensors, in a fixed order.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        let Self { latents, posterior, noise, timesteps, text, dropped } = self;
-        [latents, noise, timesteps, text].into_iter().chain(posterior).chain(dropped)
+        let Self { latents, posterior, noise, timesteps, text, time_ids, dropped } = self;
+        let first = [latents, noise, timesteps].into_iter().chain(text);
+        first.chain(time_ids).chain(posterior).chain(dropped)
     }
 }

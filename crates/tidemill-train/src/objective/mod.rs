@@ -4,6 +4,7 @@
 //! - `sample_keys.rs`: what the draws of a row depend on
 //! - `random_draws.rs`: everything that is drawn for the rows of a micro-batch
 //! - `timestep_sampling.rs`, `noise.rs`, `vae_posterior.rs`, `caption_dropout.rs`: its parts
+//! - `text_conditions.rs`: from text columns to what the network is conditioned on
 //! - `micro_batch.rs`: rows and draws on the device
 //! - `loss_weighting.rs`: min-SNR weights of the loss
 //! - `denoising.rs`: noisy latents, prediction targets, and errors of the prediction
@@ -16,5 +17,6 @@ mod noise;
 pub(crate) mod philox;
 pub(crate) mod random_draws;
 pub(crate) mod sample_keys;
+pub(crate) mod text_conditions;
 mod timestep_sampling;
 mod vae_posterior;

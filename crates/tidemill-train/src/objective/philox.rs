@@ -40,8 +40,13 @@ impl Draw {
     }
 
     /// A number in [0, 1) with 24 random bits.
-    pub fn uniform(mut self) -> f32 {
-        to_unit(self.next_block()[0])
+    pub fn uniform(self) -> f32 {
+        self.uniforms()[0]
+    }
+
+    /// Four numbers in [0, 1), of which the first is [`uniform`](Self::uniform).
+    pub fn uniforms(mut self) -> [f32; 4] {
+        self.next_block().map(to_unit)
     }
 
     /// An integer in [0, `n`). The bias is negligible as long as `n` is far below 2^32.

@@ -12,7 +12,7 @@ use super::timestep_sampling::sample_timesteps;
 use crate::config::{TimestepSampling, TrainConfig};
 
 /// Draws for rows, with these settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RandomDrawer {
     /// The run's seed. Phases of another resolution than the first have seeds of their own.
     pub seed: u64,
@@ -20,8 +20,8 @@ pub struct RandomDrawer {
     pub timestep_count: i64,
     /// How timesteps are sampled.
     pub timestep_sampling: TimestepSampling,
-    /// Share of captions replaced by the empty one.
-    pub caption_dropout: f64,
+    /// Shares of captions replaced by the empty one: for all text encoders together, or for each.
+    pub caption_dropout: Vec<f64>,
     /// Standard deviation of the offset that is added to the noise of a whole channel.
     pub noise_offset: f64,
     /// Whether stored latents are moments, from which latents are sampled.
@@ -38,21 +38,24 @@ pub struct RandomDraws {
     pub noise: Tensor,
     /// The timesteps [N], i64.
     pub timesteps: Tensor,
-    /// Whether each row's caption is dropped [N], bool; `None` without caption dropout.
+    /// Whether each row's caption is dropped, for all text encoders together [N, 1], or for each [N, E], bool; `None`
+    /// without caption dropout.
     pub dropped: Option<Tensor>,
 }
 
 impl RandomDrawer {
     /// For validation: timesteps are spread evenly over the batch, and no caption is dropped.
-    pub fn for_validation(self) -> Self {
-        Self { timestep_sampling: TimestepSampling::Stratified, caption_dropout: 0.0, ..self }
+    pub fn for_validation(&self) -> Self {
+        let (timestep_sampling, caption_dropout) = (TimestepSampling::Stratified, Vec::new());
+        Self { timestep_sampling, caption_dropout, ..self.clone() }
     }
 
     /// For the rows of a phase. Epochs count from 0 at each resolution. With another seed a row
     /// gets another timestep there than in the same epoch of the first phase.
-    pub fn for_phase(self, train: &TrainConfig, phase: usize) -> Self {
+    pub fn for_phase(&self, train: &TrainConfig, phase: usize) -> Self {
         let [first, this] = [0, phase].map(|phase| u64::from(train.phase[phase].resolution));
-        Self { seed: self.seed.wrapping_add((this ^ first).wrapping_mul(0x9E37_79B9_7F4A_7C15)), ..self }
+        let seed = self.seed.wrapping_add((this ^ first).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        Self { seed, ..self.clone() }
     }
 
     /// Draws for rows whose latents have the shape [C, h, w].
@@ -61,13 +64,16 @@ impl RandomDrawer {
     /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
     pub fn draw(&self, keys: SampleKeys<'_>, [channels, height, width]: [i64; 3]) -> RandomDraws {
         let shape = [keys.sample_ids.len() as i64, channels, height, width];
-        let dropped = || draw_dropped(keys.draws(self.seed, Purpose::CaptionDropout), self.caption_dropout);
+        let dropped = || {
+            let drawn = draw_dropped(keys.draws(self.seed, Purpose::CaptionDropout), &self.caption_dropout);
+            Tensor::from_slice(&drawn).view([shape[0], -1])
+        };
         let timesteps = sample_timesteps(self.timestep_sampling, self.timestep_count, self.seed, keys);
         RandomDraws {
             posterior: self.has_moments.then(|| draw_normal(self.seed, keys, shape, Purpose::Moments)),
             noise: draw_noise(self.seed, keys, shape, self.noise_offset),
             timesteps: Tensor::from_slice(&timesteps),
-            dropped: (self.caption_dropout > 0.0).then(|| Tensor::from_slice(&dropped())),
+            dropped: self.caption_dropout.iter().any(|share| *share > 0.0).then(dropped),
         }
     }
 }
@@ -81,7 +87,7 @@ mod tests {
         seed: 1,
         timestep_count: 1000,
         timestep_sampling: TimestepSampling::Uniform,
-        caption_dropout: 0.0,
+        caption_dropout: Vec::new(),
         noise_offset: 0.0,
         has_moments: true,
     };
@@ -93,7 +99,7 @@ mod tests {
     #[test]
     fn draws_do_not_depend_on_the_split_into_micro_batches() {
         let (ids, epochs, positions) = ([5u64, 6, 7], [2u32; 3], [0u32, 1, 2]);
-        let drawer = RandomDrawer { caption_dropout: 0.5, noise_offset: 0.1, ..DRAWER };
+        let drawer = RandomDrawer { caption_dropout: vec![0.5, 0.2], noise_offset: 0.1, ..DRAWER };
         let draw = |keys| {
             let RandomDraws { posterior, noise, timesteps, dropped } = drawer.draw(keys, [4, 2, 2]);
             [posterior.unwrap(), noise, timesteps, dropped.unwrap()]

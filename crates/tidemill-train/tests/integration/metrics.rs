@@ -16,7 +16,12 @@ fn every_line_of_metrics_has_its_throughput() {
     spec.train.log_every = 4;
     spec.train.peak_tflops = Some(0.5);
     // Latents of 4 x 4 and of 6 x 6, and five tokens.
-    let sample = |side| SampleShape { latents: [2, side, side], text: TEXT.map(i64::from) };
+    let sample = |side| SampleShape {
+        latents: [2, side, side],
+        text: TEXT.map(i64::from),
+        pooled: None,
+        has_time_ids: false,
+    };
     let flops = [4, 6].map(|side| 3.0 * spec.denoiser.forward_flops(sample(side)).unwrap() as f64);
     let outcome = train_quietly(spec).unwrap();
     let metric = |name| metric(output.path(), name);

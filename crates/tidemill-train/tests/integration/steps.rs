@@ -77,7 +77,7 @@ fn settings_of_noise_captions_and_optimizer_change_losses() {
         losses(output.path())
     };
     let settings: [(&str, Change); 5] = [
-        ("caption_dropout", |train| train.caption_dropout = 1.0),
+        ("caption_dropout", |train| train.caption_dropout = 1.0.into()),
         ("noise_offset", |train| train.noise_offset = 0.5),
         ("betas.0", |train| train.betas.0 = 0.5),
         ("betas.1", |train| train.betas.1 = 0.9),

@@ -26,10 +26,10 @@ pub(crate) struct EncodedColumn {
 }
 
 impl EncodedColumn {
-    /// The column `text`. All rows have the same shape.
-    pub fn text(spec: &TensorSpec, valid: Vec<bool>) -> Self {
+    /// A text column. All rows have the same shape.
+    pub fn text(name: &str, spec: &TensorSpec, valid: Vec<bool>) -> Self {
         let bytes = spec.bytes();
-        let field = Field::new("text", DataType::FixedSizeBinary(bytes as i32), true);
+        let field = Field::new(name, DataType::FixedSizeBinary(bytes as i32), true);
         Self::new(field.with_metadata(spec.metadata()), spec.dtype, vec![bytes; valid.len()], valid)
     }
 

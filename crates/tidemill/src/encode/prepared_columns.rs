@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, LargeBinaryArray, RecordBatch, StringArray};
 use arrow::compute::filter;
 use arrow::datatypes::{DataType, Int32Type, UInt32Type};
-use tidemill_data::columns::names::is_resolution_column;
+use tidemill_data::columns::names::{is_resolution_column, token_ids_encoder};
 use tidemill_data::prepare::CAPTION_PIXELS;
 
 use crate::error::{Error, Result};
@@ -138,7 +138,9 @@ pub(crate) fn text_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a 
 
 /// True for the columns of `Prepare` that are null in rows that are not kept.
 pub(crate) fn is_null_unless_kept(name: &str) -> bool {
-    ["token_ids", "flipped", CAPTION_PIXELS].contains(&name) || is_resolution_column(name)
+    ["flipped", CAPTION_PIXELS].contains(&name)
+        || is_resolution_column(name)
+        || token_ids_encoder(name).is_some()
 }
 
 /// The error for a column of another type than `Prepare` makes.

@@ -8,6 +8,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Int32Type};
 use tidemill_data::ClipTokenizer;
+use tidemill_data::columns::names::token_ids_column_name;
 use tidemill_data::prepare::{CAPTION_PIXELS, KNOWN_CAPTION};
 use tidemill_data::tokenizer::CONTEXT;
 
@@ -28,7 +29,8 @@ pub(crate) struct RecaptionStage {
     side: u32,
     /// Images in one call of the captioner.
     batch_size: usize,
-    tokenizer: ClipTokenizer,
+    /// One for each text encoder.
+    tokenizers: Vec<ClipTokenizer>,
     process: Mutex<Slot>,
 }
 
@@ -44,8 +46,8 @@ enum Slot {
 
 impl RecaptionStage {
     /// A stage whose captioner, `module:callable`, starts with the first image.
-    pub fn new(captioner: String, side: u32, batch_size: usize, tokenizer: ClipTokenizer) -> Self {
-        Self { captioner, side, batch_size, tokenizer, process: Mutex::new(Slot::Empty) }
+    pub fn new(captioner: String, side: u32, batch_size: usize, tokenizers: Vec<ClipTokenizer>) -> Self {
+        Self { captioner, side, batch_size, tokenizers, process: Mutex::new(Slot::Empty) }
     }
 
     /// Replaces the captions and token ids of the rows that have pixels for the captioner, and removes
@@ -58,7 +60,10 @@ impl RecaptionStage {
         let pixels =
             pixels.as_binary_opt().ok_or_else(|| wrong_type(CAPTION_PIXELS, pixels, "LargeBinary"))?;
         let new = self.describe(batch, pixels)?;
-        let with_ids = self.replace_token_ids(batch, &new)?;
+        let mut with_ids = batch.clone();
+        for (encoder, tokenizer) in self.tokenizers.iter().enumerate() {
+            with_ids = replace_token_ids(&with_ids, &token_ids_column_name(encoder), tokenizer, &new)?;
+        }
         let mut batch = replace_captions(&with_ids, &new)?;
         for name in [CAPTION_PIXELS, KNOWN_CAPTION] {
             batch.remove_column(batch.schema().index_of(name)?);
@@ -104,30 +109,6 @@ impl RecaptionStage {
             Slot::Empty => Err(Error::Thread("captioner")),
         }
     }
-
-    /// The batch with the token ids of new captions.
-    fn replace_token_ids(&self, batch: &RecordBatch, new: &[Option<String>]) -> Result<RecordBatch> {
-        let rows: Vec<usize> = (0..new.len()).filter(|row| new[*row].is_some()).collect();
-        let captions: Vec<&str> = new.iter().flatten().map(String::as_str).collect();
-        let column = find_column(batch, "token_ids")?;
-        let type_error = || wrong_type("token_ids", column, "FixedSizeList<Int32>");
-        let old = column.as_fixed_size_list_opt().ok_or_else(type_error)?;
-        let values = old.values().as_primitive_opt::<Int32Type>().ok_or_else(type_error)?;
-        let mut values = values.values().to_vec();
-        for (row, ids) in rows.iter().zip(self.tokenizer.encode_batch(&captions)) {
-            values[row * CONTEXT..(row + 1) * CONTEXT].copy_from_slice(&ids);
-        }
-        let (field, values) = (Field::new_list_field(DataType::Int32, true), Int32Array::from(values));
-        let ids = FixedSizeListArray::try_new(
-            Arc::new(field),
-            CONTEXT as i32,
-            Arc::new(values),
-            old.nulls().cloned(),
-        )?;
-        let (schema, mut columns) = (batch.schema(), batch.columns().to_vec());
-        columns[schema.index_of("token_ids")?] = Arc::new(ids);
-        Ok(RecordBatch::try_new(schema, columns)?)
-    }
 }
 
 /// The batch with new captions, and those that the captioner made in an earlier run.
@@ -146,5 +127,30 @@ fn replace_captions(batch: &RecordBatch, new: &[Option<String>]) -> Result<Recor
         let replaced = captions.iter().zip(old).map(|(caption, old)| made(caption).or(old));
         columns[index] = Arc::new(replaced.collect::<StringArray>());
     }
+    Ok(RecordBatch::try_new(schema, columns)?)
+}
+
+/// The batch with the token ids of new captions in the column `name`.
+fn replace_token_ids(
+    batch: &RecordBatch,
+    name: &str,
+    tokenizer: &ClipTokenizer,
+    new: &[Option<String>],
+) -> Result<RecordBatch> {
+    let rows: Vec<usize> = (0..new.len()).filter(|row| new[*row].is_some()).collect();
+    let captions: Vec<&str> = new.iter().flatten().map(String::as_str).collect();
+    let column = find_column(batch, name)?;
+    let type_error = || wrong_type(name, column, "FixedSizeList<Int32>");
+    let old = column.as_fixed_size_list_opt().ok_or_else(type_error)?;
+    let values = old.values().as_primitive_opt::<Int32Type>().ok_or_else(type_error)?;
+    let mut values = values.values().to_vec();
+    for (row, ids) in rows.iter().zip(tokenizer.encode_batch(&captions)) {
+        values[row * CONTEXT..(row + 1) * CONTEXT].copy_from_slice(&ids);
+    }
+    let (field, values) = (Field::new_list_field(DataType::Int32, true), Int32Array::from(values));
+    let ids =
+        FixedSizeListArray::try_new(Arc::new(field), CONTEXT as i32, Arc::new(values), old.nulls().cloned())?;
+    let (schema, mut columns) = (batch.schema(), batch.columns().to_vec());
+    columns[schema.index_of(name)?] = Arc::new(ids);
     Ok(RecordBatch::try_new(schema, columns)?)
 }

@@ -2,21 +2,27 @@
 //! input row. It runs the frozen VAE and text encoder. The caller decides which rows are encoded
 //! together.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use arrow::datatypes::Schema;
-use tch::{Device, Kind, Tensor, no_grad};
+use arrow::datatypes::{FieldRef, Schema};
+use tch::{Device, Kind, Tensor};
+use tidemill_data::ClipTokenizer;
+use tidemill_data::columns::names::token_ids_encoder;
 use tidemill_data::prepare::{CAPTION_PIXELS, SCORE_PIXELS};
-use tidemill_models::{AutoencoderKl, ClipTextModel, ModelFolder};
-use tidemill_store::TensorSpec;
-use tidemill_torch::{Download, guard, tensor_from_bytes, upload};
+use tidemill_models::{AutoencoderKl, ModelFolder, UNetConfig};
+use tidemill_store::{TensorSpec, TextColumn};
+use tidemill_torch::{Download, tensor_from_bytes};
 
-use crate::encode::config::{EncodeConfig, StoredText};
+use crate::encode::config::EncodeConfig;
 use crate::encode::encoded_column::{EncodedColumn, quarantine_failed};
+use crate::encode::launch_model::launch_model;
 use crate::encode::prepared_columns::{Pixels, TokenIds};
 use crate::encode::recaption_stage::RecaptionStage;
 use crate::encode::score_stage::ScoreStage;
+use crate::encode::text_stage::{TextStage, TextValues};
+use crate::encode::time_ids::time_ids_column;
 use crate::error::{Error, Result};
 
 /// The reason of a row whose result cannot be stored in f16.
@@ -28,23 +34,16 @@ pub struct Encode {
     scores: Option<ScoreStage>,
     recaption: Option<RecaptionStage>,
     vae: AutoencoderKl,
-    text: TextOutput,
+    text: TextStage,
+    /// Whether the U-Net is told sizes of image and crop.
+    has_time_ids: bool,
     device: Device,
     kind: Kind,
     batch_size: usize,
 }
 
-/// What the column `text` holds.
-#[derive(Debug)]
-enum TextOutput {
-    /// Text embeddings, and the number format in which they are stored.
-    Embeddings(Box<ClipTextModel>, tidemill_store::Dtype),
-    /// Token ids, unchanged.
-    TokenIds,
-}
-
 impl Encode {
-    /// Loads VAE and text encoder onto `device`.
+    /// Loads VAE and text encoders onto `device`.
     ///
     /// # Errors
     /// If a model is missing or not supported, or the device is out of memory.
@@ -52,17 +51,12 @@ impl Encode {
         // Keeps freed memory in the process, because the next batch needs it again.
         tidemill_torch::install_cpu_allocator();
         let kind = config.dtype.to_kind();
-        let encoder = || ClipTextModel::load(&models.text_encoder(), device, kind).map(Box::new);
-        let text = match config.embeddings {
-            StoredText::F16 => TextOutput::Embeddings(encoder()?, tidemill_store::Dtype::F16),
-            StoredText::F8 => TextOutput::Embeddings(encoder()?, tidemill_store::Dtype::F8E4m3),
-            StoredText::TokenIds => TextOutput::TokenIds,
-        };
         Ok(Self {
             scores: None,
             recaption: None,
             vae: AutoencoderKl::load(&models.vae(), device, kind)?,
-            text,
+            text: TextStage::load(models, config, device)?,
+            has_time_ids: UNetConfig::read(&models.unet().join("config.json"))?.takes_time_ids(),
             device,
             kind,
             batch_size: config.batch_size,
@@ -79,10 +73,10 @@ impl Encode {
         Self { recaption, ..self }
     }
 
-    /// Encodes a batch of prepared rows. `token_ids` becomes `text`, each `pixels_R` becomes
-    /// `latents_R` (mean and log-variance, f16, channels x height x width), and the other columns
-    /// stay. Images of one size are encoded together. A row whose result is not finite in f16 is
-    /// quarantined. If no embeddings are stored, `text` has the token ids.
+    /// Encodes a batch of prepared rows. `token_ids` becomes `text` (`token_ids_2` becomes `text_2` and `pooled_2`),
+    /// each `pixels_R` becomes `latents_R` (mean and log-variance, f16, channels x height x width), and the other
+    /// columns stay. For SDXL there are `time_ids_R` as well. Images of one size are encoded together. A row whose
+    /// result is not finite in f16 is quarantined. If no embeddings are stored, `text` has the token ids.
     ///
     /// # Errors
     /// A column of another type than `Prepare` makes, or a failure of libtorch.
@@ -91,28 +85,32 @@ impl Encode {
         let batch = scored.as_ref().unwrap_or(batch);
         let recaptioned = self.recaption.as_ref().map(|recaption| recaption.run(batch)).transpose()?;
         let batch = recaptioned.as_ref().unwrap_or(batch);
-        let mut fields = Vec::with_capacity(batch.num_columns());
-        let mut pending: Vec<(usize, PendingColumn)> = Vec::new();
-        for (i, (field, column)) in batch.schema().fields().iter().zip(batch.columns()).enumerate() {
-            if let Some(output) = self.launch_column(field.name(), column, batch)? {
-                fields.push(Arc::new(output.column.field().clone()));
-                pending.push((i, output));
-            } else {
-                fields.push(field.clone());
+        let mut outputs: Vec<OutputColumn<PendingColumn>> = Vec::with_capacity(batch.num_columns());
+        for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+            match self.launch_columns(field.name(), column, batch)? {
+                Some(pending) => outputs.extend(pending.into_iter().map(OutputColumn::Encoded)),
+                None => outputs.push(OutputColumn::Unchanged(field.clone(), column.clone())),
+            }
+            if let Some(resolution) = resolution_of(field.name()).filter(|_| self.has_time_ids) {
+                let (field, column) = time_ids_column(batch, resolution)?;
+                outputs.push(OutputColumn::Unchanged(Arc::new(field), column));
             }
         }
         // A GPU computes the later columns while the earlier ones are collected.
         let mut failed = vec![false; batch.num_rows()];
-        let mut encoded: Vec<(usize, EncodedColumn)> = Vec::new();
-        for (i, column) in pending {
+        let mut collect = |column: PendingColumn| {
             let column = column.collect()?;
             column.mark_not_finite(&mut failed);
-            encoded.push((i, column));
-        }
-        let mut columns = batch.columns().to_vec();
-        for (i, column) in encoded {
-            columns[i] = column.into_array(&failed)?;
-        }
+            Ok(column)
+        };
+        let encoded =
+            outputs.into_iter().map(|output| output.try_map(&mut collect)).collect::<Result<Vec<_>>>()?;
+        let (fields, columns): (Vec<FieldRef>, Vec<ArrayRef>) = encoded
+            .into_iter()
+            .map(|output| output.into_field_and_array(&failed))
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .unzip();
         let schema = Schema::new_with_metadata(fields, batch.schema().metadata().clone());
         let batch = RecordBatch::try_new(Arc::new(schema), columns)?;
         if failed.contains(&true) { quarantine_failed(&batch, &failed, NOT_FINITE) } else { Ok(batch) }
@@ -126,7 +124,9 @@ impl Encode {
         let schema = batch.schema();
         let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
             let is_input = |name: &str| {
-                ["token_ids", SCORE_PIXELS, CAPTION_PIXELS].contains(&name) || name.starts_with("pixels_")
+                [SCORE_PIXELS, CAPTION_PIXELS].contains(&name)
+                    || token_ids_encoder(name).is_some()
+                    || resolution_of(name).is_some()
             };
             match is_input(field.name()) {
                 true => new_null_array(column.data_type(), column.len()),
@@ -143,7 +143,8 @@ impl Encode {
     /// # Errors
     /// If a size is not a multiple of the VAE's downscale factor.
     pub fn row_bytes(&self, sizes: &[Vec<(u32, u32)>]) -> Result<u64> {
-        let mut bytes = self.text_spec(tidemill_data::tokenizer::CONTEXT).decoded().bytes();
+        let texts = self.text_columns(tidemill_data::tokenizer::CONTEXT);
+        let mut bytes: usize = texts.values().map(|spec| spec.decoded().bytes()).sum();
         for sizes in sizes {
             let latents = sizes.iter().map(|size| Ok(self.latents_shape(*size)?.iter().product::<i64>()));
             let most = latents.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
@@ -152,30 +153,29 @@ impl Encode {
         Ok(bytes as u64)
     }
 
-    /// Encodes one caption's token ids to the bytes of a row of `text`, little-endian: the last
-    /// hidden state in f16, row-major, or the ids themselves.
+    /// Encodes one caption, tokenised for each text encoder, to the bytes of a row of the text columns, one behind
+    /// the other, little-endian: embeddings in f16, row-major, or the ids themselves.
     ///
     /// # Errors
     /// A failure of libtorch, such as an id outside the vocabulary.
-    pub fn encode_caption(&self, ids: &[i32]) -> Result<Vec<u8>> {
-        match &self.text {
-            TextOutput::TokenIds => Ok(to_le_bytes(ids)),
-            TextOutput::Embeddings(encoder, _) => {
-                let embeddings = self.launch_text(encoder, ids, 1)?;
-                Ok(embeddings.wait_for_bytes().map_err(tidemill_models::Error::from)?.to_vec())
+    pub fn encode_caption(&self, caption: &str, tokenizers: &[ClipTokenizer]) -> Result<Vec<u8>> {
+        let mut row = Vec::new();
+        for (encoder, tokenizer) in tokenizers.iter().enumerate() {
+            for values in self.text.encode(encoder, &tokenizer.encode(caption), 1, self.device)? {
+                row.extend(values.into_bytes()?);
             }
         }
+        Ok(row)
     }
 
-    /// The dtype and shape in which a caption of `tokens` token ids is stored.
-    pub fn text_spec(&self, tokens: usize) -> TensorSpec {
-        let tokens = tokens as u32;
-        match &self.text {
-            TextOutput::Embeddings(encoder, dtype) => {
-                TensorSpec { dtype: *dtype, shape: vec![tokens, encoder.config().hidden_size as u32] }
-            }
-            TextOutput::TokenIds => TensorSpec { dtype: tidemill_store::Dtype::I32, shape: vec![tokens] },
-        }
+    /// The text columns, and the dtype and shape in which each holds a caption of `tokens` token ids.
+    pub fn text_columns(&self, tokens: usize) -> BTreeMap<TextColumn, TensorSpec> {
+        self.text.columns(tokens)
+    }
+
+    /// Whether rows have sizes of image and crop.
+    pub fn has_time_ids(&self) -> bool {
+        self.has_time_ids
     }
 
     /// Shape of one image's moments, for its width and height in pixels: twice the latent channels,
@@ -200,18 +200,18 @@ impl Encode {
         self.vae.config().scaling_factor
     }
 
-    /// Gives the device the work for a column; `None` for columns that stay as they are.
-    fn launch_column(
+    /// Gives the device the work for the columns that are made of one; `None` for columns that stay as they are.
+    fn launch_columns(
         &self,
         name: &str,
         column: &ArrayRef,
         batch: &RecordBatch,
-    ) -> Result<Option<PendingColumn>> {
-        if name == "token_ids" {
-            return self.launch_texts(&TokenIds::from_column(column)?).map(Some);
+    ) -> Result<Option<Vec<PendingColumn>>> {
+        if let Some(encoder) = token_ids_encoder(name) {
+            return self.launch_texts(encoder, &TokenIds::from_column(column)?).map(Some);
         }
-        match name.strip_prefix("pixels_").and_then(|r| r.parse().ok()) {
-            Some(resolution) => self.launch_images(&Pixels::from_batch(batch, resolution)?).map(Some),
+        match resolution_of(name) {
+            Some(resolution) => Ok(Some(vec![self.launch_images(&Pixels::from_batch(batch, resolution)?)?])),
             None => Ok(None),
         }
     }
@@ -224,45 +224,68 @@ impl Encode {
         for ((width, height), rows) in pixels.group_by_size() {
             for rows in rows.chunks(self.batch_size) {
                 let (bytes, n) = (pixels.concat_rows(rows), rows.len() as i64);
-                let latents = self.launch_model(|| {
+                let latents = launch_model(|| {
                     let shape = [n, 3, height.into(), width.into()];
                     let images = tensor_from_bytes(&bytes, Kind::Uint8, &shape, Kind::Uint8, self.device);
-                    self.vae.encode(&normalize(&images).to_kind(self.kind))
+                    vec![self.vae.encode(&normalize(&images).to_kind(self.kind))]
                 })?;
-                pending.add(rows, latents)?;
+                latents.into_iter().try_for_each(|latents| pending.add(rows, latents))?;
             }
         }
         Ok(pending)
     }
 
-    fn launch_texts(&self, ids: &TokenIds) -> Result<PendingColumn> {
-        let column = EncodedColumn::text(&self.text_spec(ids.length).decoded(), ids.valid.clone());
-        let mut pending = PendingColumn { column, results: Vec::new() };
+    fn launch_texts(&self, encoder: usize, ids: &TokenIds) -> Result<Vec<PendingColumn>> {
+        let columns = self.text.columns_of(encoder, ids.length).into_iter().map(|(column, spec)| {
+            let column = EncodedColumn::text(&column.to_string(), &spec.decoded(), ids.valid.clone());
+            PendingColumn { column, results: Vec::new() }
+        });
+        let mut pending: Vec<PendingColumn> = columns.collect();
         let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
         for (chunk, rows) in ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size))
         {
-            match &self.text {
-                TextOutput::TokenIds => pending.column.set_rows(rows, &to_le_bytes(chunk)),
-                TextOutput::Embeddings(encoder, _) => {
-                    pending.add(rows, self.launch_text(encoder, chunk, rows.len() as i64)?)?;
+            let values = self.text.encode(encoder, chunk, rows.len(), self.device)?;
+            for (pending, values) in pending.iter_mut().zip(values) {
+                match values {
+                    TextValues::TokenIds(bytes) => pending.column.set_rows(rows, &bytes),
+                    TextValues::Computed(values) => pending.add(rows, values)?,
                 }
             }
         }
         Ok(pending)
     }
+}
 
-    fn launch_text(&self, encoder: &ClipTextModel, ids: &[i32], rows: i64) -> Result<Download> {
-        self.launch_model(|| {
-            let ids = upload(&Tensor::from_slice(ids).view([rows, -1]), self.device);
-            encoder.forward(&ids.to_kind(Kind::Int64))
+/// The resolution of a column `pixels_R`.
+fn resolution_of(column: &str) -> Option<u32> {
+    column.strip_prefix("pixels_")?.parse().ok()
+}
+
+/// A column of the output.
+enum OutputColumn<C> {
+    Unchanged(FieldRef, ArrayRef),
+    Encoded(C),
+}
+
+impl<C> OutputColumn<C> {
+    fn try_map<D>(self, f: impl FnOnce(C) -> Result<D>) -> Result<OutputColumn<D>> {
+        Ok(match self {
+            Self::Unchanged(field, column) => OutputColumn::Unchanged(field, column),
+            Self::Encoded(column) => OutputColumn::Encoded(f(column)?),
         })
     }
+}
 
-    /// Runs a model without gradients, and starts to copy its result to the host, row-major and in f16.
-    fn launch_model(&self, forward: impl FnOnce() -> Tensor) -> Result<Download> {
-        guard(|| no_grad(forward).to_kind(Kind::Half).contiguous())
-            .and_then(|result| Download::start(&result))
-            .map_err(|error| tidemill_models::Error::from(error).into())
+impl OutputColumn<EncodedColumn> {
+    /// The finished column. Failed rows of encoded columns are null.
+    fn into_field_and_array(self, failed: &[bool]) -> Result<(FieldRef, ArrayRef)> {
+        match self {
+            Self::Unchanged(field, column) => Ok((field, column)),
+            Self::Encoded(column) => {
+                let field = Arc::new(column.field().clone());
+                Ok((field, column.into_array(failed)?))
+            }
+        }
     }
 }
 
@@ -294,10 +317,6 @@ impl PendingColumn {
         }
         Ok(column)
     }
-}
-
-fn to_le_bytes(ids: &[i32]) -> Vec<u8> {
-    ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
 /// Maps u8 pixels to [-1, 1], with the operations of diffusers' `VaeImageProcessor` in the same

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use arrow::array::RecordBatch;
 use serde_json::json;
 use tidemill_data::prepared::sample_ids;
-use tidemill_data::{ClipTokenizer, InputUnit, Prepare};
+use tidemill_data::{InputUnit, Prepare};
 use tidemill_store::UnitId;
 use tidemill_store::dedup::{DatasetEmbeddings, DedupConfig, Embeddings, Mask, Row, read_rows};
 use tidemill_store::{
@@ -14,7 +14,7 @@ use tidemill_store::{
     UnitWriter,
 };
 
-use crate::encode::stage::Encode;
+use crate::encode::{Encode, open_tokenizers};
 use crate::engine::dataset_spec::{compute_model_digests, dataset_spec, short_digest, unit_digests};
 use crate::engine::ray::ticket::{DatasetTicket, Ticket};
 use crate::engine::sink::{Attempt, Sink};
@@ -50,7 +50,7 @@ impl DatasetSink {
         }
         let models = run.models()?;
         let spec = dataset_spec(run, encode, compute_model_digests(&models)?)?;
-        let empty = encode.encode_caption(&ClipTokenizer::open(&models.tokenizer())?.encode(""))?;
+        let empty = encode.encode_caption("", &open_tokenizers(&models)?)?;
         let digests = unit_digests(run, prepare, &spec);
         let writer = DatasetWriter::open(&run.dataset(), spec, &empty)?;
         Ok(Self { writer, digests, duplicates: HashMap::new() })

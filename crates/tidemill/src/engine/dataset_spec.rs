@@ -8,7 +8,9 @@ use tidemill_data::Prepare;
 use tidemill_data::prepare::known_results::SCORE_PREFIX;
 use tidemill_models::{ModelFolder, compute_digest};
 use tidemill_store::dataset::spec::FORMAT_VERSION;
-use tidemill_store::{Bucket, DatasetSpec, Digests, ModelDigests, TensorSpec};
+use tidemill_store::{
+    Bucket, DatasetSpec, Digests, ModelDigests, TensorSpec, TextColumn, TextEncoderDigests,
+};
 
 use crate::encode::config::StoredText;
 use crate::encode::stage::Encode;
@@ -19,10 +21,10 @@ use crate::run_file::Run;
 ///
 /// # Errors
 /// If a resolution is not a multiple of the VAE's downscale factor.
-pub(crate) fn dataset_spec(run: &Run, encode: &Encode, mut models: ModelDigests) -> Result<DatasetSpec> {
-    if run.file.encode.embeddings == StoredText::TokenIds {
-        models.text_encoder = None;
-    }
+pub(crate) fn dataset_spec(run: &Run, encode: &Encode, models: ModelDigests) -> Result<DatasetSpec> {
+    let holds_ids = run.file.encode.embeddings == StoredText::TokenIds;
+    let models = if holds_ids { models.without_text_encoders() } else { models };
+    let (text, more_text) = text_columns(encode);
     let mut latents = BTreeMap::new();
     let prepare = &run.file.prepare;
     for &resolution in &prepare.resolutions {
@@ -35,7 +37,9 @@ pub(crate) fn dataset_spec(run: &Run, encode: &Encode, mut models: ModelDigests)
         format: FORMAT_VERSION,
         latents,
         latents_kind: "moments".into(),
-        text: encode.text_spec(tidemill_data::tokenizer::CONTEXT),
+        text,
+        more_text,
+        has_time_ids: encode.has_time_ids(),
         models,
         scaling_factor: encode.scaling_factor(),
         validation_share: run.file.validation.share,
@@ -45,26 +49,41 @@ pub(crate) fn dataset_spec(run: &Run, encode: &Encode, mut models: ModelDigests)
     })
 }
 
+/// The specifications of the column `text`, and of the other text columns.
+pub(crate) fn text_columns(encode: &Encode) -> (TensorSpec, BTreeMap<TextColumn, TensorSpec>) {
+    let mut columns = encode.text_columns(tidemill_data::tokenizer::CONTEXT);
+    let text = columns.remove(&TextColumn::FIRST).unwrap_or_else(|| TensorSpec::f16([0]));
+    (text, columns)
+}
+
 /// The digests that a unit's key consists of: of the settings that shape its rows, and each of its
 /// tensor columns.
 pub(crate) fn unit_digests(run: &Run, prepare: &Prepare, spec: &DatasetSpec) -> Digests {
     let (encode, models, prepared) = (&run.file.encode, &spec.models, prepare.digests());
-    let latents = prepared.images.iter().map(|(resolution, image)| {
-        (
-            format!("latents_{resolution}"),
-            short_digest(&json!([image, models.vae, encode.dtype, encode.latents])),
-        )
+    let images = prepared.images.iter().flat_map(|(resolution, image)| {
+        let latents = short_digest(&json!([image, models.vae, encode.dtype, encode.latents]));
+        let time_ids = spec.has_time_ids.then(|| short_digest(&json!([image, "time ids"])));
+        let time_ids = time_ids.map(|digest| (format!("time_ids_{resolution}"), digest));
+        [(format!("latents_{resolution}"), latents)].into_iter().chain(time_ids)
     });
-    let text = match encode.embeddings {
-        StoredText::TokenIds => json!([prepared.text, "token ids"]),
-        stored => json!([prepared.text, models.text_encoder, encode.dtype, stored]),
+    let text = |column: TextColumn| {
+        let encoder = usize::from(column.encoder()) - 1;
+        let captions = if encoder == 0 { &prepared.text } else { &prepared.more_text[encoder - 1] };
+        let digest = models.text_encoders().nth(encoder).and_then(|digests| digests.text_encoder);
+        let settings = match encode.embeddings {
+            StoredText::TokenIds => json!([captions, "token ids"]),
+            stored if spec.more_text.is_empty() => json!([captions, digest, encode.dtype, stored]),
+            // Of several encoders the hidden state before the last layer is taken.
+            stored => json!([captions, digest, encode.dtype, stored, "penultimate"]),
+        };
+        (column.to_string(), short_digest(&settings))
     };
-    let text = short_digest(&text);
+    let texts = spec.text_columns().map(|(column, _)| text(column));
     let scores = prepared.scores.iter().map(|(name, score)| (format!("{SCORE_PREFIX}{name}"), score.clone()));
     Digests {
         // The last two settings do not change rows, but where their tensors lie.
         rows: short_digest(&json!([prepared.rows, spec.validation_share, spec.row_group_rows])),
-        tensors: latents.chain([("text".into(), text)]).chain(scores).collect(),
+        tensors: images.chain(texts).chain(scores).collect(),
     }
 }
 
@@ -99,9 +118,14 @@ pub(crate) fn short_digest(settings: &Value) -> String {
 /// # Errors
 /// If a model cannot be read.
 pub fn compute_model_digests(models: &ModelFolder) -> Result<ModelDigests> {
+    let digests = models.text_encoders()?.into_iter().skip(1).map(|folders| {
+        let text_encoder = Some(compute_digest(&folders.encoder)?);
+        Ok(TextEncoderDigests { text_encoder, tokenizer: compute_digest(&folders.tokenizer)? })
+    });
     Ok(ModelDigests {
         vae: compute_digest(&models.vae())?,
         text_encoder: Some(compute_digest(&models.text_encoder())?),
         tokenizer: compute_digest(&models.tokenizer())?,
+        more_text_encoders: digests.collect::<Result<_>>()?,
     })
 }

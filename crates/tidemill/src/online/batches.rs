@@ -17,7 +17,7 @@ use crate::encode::stage::Encode;
 use crate::error::{Error, Result};
 use crate::online::rank_assignment::RankAssignment;
 use crate::online::row_accounting::RowAccounting;
-use crate::online::row_selection::{RowSelection, concat_bytes, sample_ids};
+use crate::online::row_selection::{RowSelection, concat_bytes, sample_ids, text_columns};
 use crate::online::stream_state::StreamState;
 use crate::online::window_plan::WindowPlan;
 use crate::online::window_prefetch::{Window, WindowPrefetcher};
@@ -152,6 +152,10 @@ impl OnlineBatches {
             (rows, epochs) = self.drop_encode_failures(&rows, &encoded, &epochs)?;
         }
         let resolution = self.selection.resolution;
+        let time_ids = format!("time_ids_{resolution}");
+        let text = text_columns(&rows)
+            .into_iter()
+            .map(|column| Ok(concat_bytes(&rows, &column.to_string())?.into()));
         let batch = Batch {
             number: self.batch_number,
             bucket: Bucket::square(resolution),
@@ -159,7 +163,12 @@ impl OnlineBatches {
             sample_ids: sample_ids(&rows)?.to_vec(),
             epochs,
             latents: concat_bytes(&rows, &format!("latents_{resolution}"))?.into(),
-            text: concat_bytes(&rows, "text")?.into(),
+            text: text.collect::<Result<_>>()?,
+            time_ids: rows
+                .column_by_name(&time_ids)
+                .map(|_| concat_bytes(&rows, &time_ids))
+                .transpose()?
+                .map(Into::into),
         };
         self.batch_number += 1;
         self.finish_used_window();

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tch::Device;
 use tidemill_data::source::Source;
-use tidemill_data::{ClipTokenizer, InputUnit, PrepareConfig};
+use tidemill_data::{InputUnit, PrepareConfig};
 use tidemill_store::{DatasetSpec, ModelDigests};
 use tidemill_train::{BatchStream, Phase, TrainConfig, TrainingData};
 
+use crate::encode::open_tokenizers;
 use crate::engine::dataset_spec::{dataset_spec, short_digest};
 use crate::engine::encode_stage::{EncodeStage, EncodedCounts};
 use crate::engine::stage::{PassThrough, Stage};
@@ -72,7 +73,7 @@ impl OnlineData {
         let folder = run.models()?;
         let encode = run.load_encode(device)?;
         let spec = dataset_spec(run, &encode, models)?;
-        let empty_caption = encode.encode_caption(&ClipTokenizer::open(&folder.tokenizer())?.encode(""))?;
+        let empty_caption = encode.encode_caption("", &open_tokenizers(&folder)?)?;
         let max_bad_fraction = run.file.engine.max_bad_fraction;
         Ok(Self {
             run: run.clone(),

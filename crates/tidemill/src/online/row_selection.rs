@@ -1,10 +1,13 @@
 //! Which prepared or encoded rows are trained on, and how they are taken out of Arrow batches.
 
+use std::collections::BTreeSet;
+
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
+use tidemill_data::columns::names::token_ids_encoder;
 use tidemill_data::prepared;
 use tidemill_data::status::KEPT;
-use tidemill_store::Split;
+use tidemill_store::{Split, TextColumn};
 
 use crate::error::{Error, Result};
 
@@ -25,9 +28,16 @@ impl RowSelection {
     pub fn select(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let [pixels, latents] = ["pixels", "latents"].map(|name| format!("{name}_{}", self.resolution));
         let size = format!("size_{}", self.resolution);
-        let names = ["sample_id", "status", "reason", "token_ids", "text", &size, &pixels, &latents];
+        let [crop, time_ids] = ["crop", "time_ids"].map(|name| format!("{name}_{}", self.resolution));
+        let of_image = ["width", "height", "flipped", &size, &crop, &pixels, &latents, &time_ids];
+        let is_needed = |name: &str| {
+            ["sample_id", "status", "reason"].contains(&name)
+                || of_image.contains(&name)
+                || token_ids_encoder(name).is_some()
+                || name.parse::<TextColumn>().is_ok()
+        };
         let schema = batch.schema();
-        let columns = (0..batch.num_columns()).filter(|i| names.contains(&schema.field(*i).name().as_str()));
+        let columns = (0..batch.num_columns()).filter(|i| is_needed(schema.field(*i).name()));
         let batch = batch.project(&columns.collect::<Vec<_>>())?;
         let image = batch.column_by_name(&latents).or_else(|| batch.column_by_name(&pixels));
         let image = image.ok_or_else(|| missing_column(&latents))?;
@@ -49,6 +59,11 @@ impl RowSelection {
 /// If it is missing.
 pub(crate) fn sample_ids(batch: &RecordBatch) -> Result<&[u64]> {
     prepared::sample_ids(batch).ok_or_else(|| missing_column("sample_id"))
+}
+
+/// The text columns of a batch, in order.
+pub(crate) fn text_columns(batch: &RecordBatch) -> BTreeSet<TextColumn> {
+    batch.schema().fields().iter().filter_map(|field| field.name().parse().ok()).collect()
 }
 
 /// The bytes of all rows of a column without nulls, concatenated.

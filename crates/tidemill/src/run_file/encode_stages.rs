@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use tch::{Device, Kind};
+use tidemill_data::FilterConfig;
 use tidemill_data::prepare::{ComputedScore, ComputedScores, EMBEDDING, EmbeddingColumn};
-use tidemill_data::{ClipTokenizer, FilterConfig};
 use tidemill_eval::images::ImageProcessor;
 use tidemill_eval::pair_scores::{PairScoreConfig, PairScorer, SIMILARITY, compute_score_digests};
 use tidemill_models::ClipConfig;
 
 use super::run::Run;
-use crate::encode::{Encode, RecaptionStage, ScoreStage};
+use crate::encode::{Encode, RecaptionStage, ScoreStage, open_tokenizers};
 use crate::error::Result;
 
 impl Run {
@@ -82,8 +82,8 @@ impl Run {
         let models = self.models()?;
         let batch_size = self.file.encode.batch_size;
         let recaption = |captioner: &String| -> Result<RecaptionStage> {
-            let (side, tokenizer) = (captions.captioner_side(), ClipTokenizer::open(&models.tokenizer())?);
-            Ok(RecaptionStage::new(captioner.clone(), side.unwrap_or_default(), batch_size, tokenizer))
+            let (side, tokenizers) = (captions.captioner_side(), open_tokenizers(&models)?);
+            Ok(RecaptionStage::new(captioner.clone(), side.unwrap_or_default(), batch_size, tokenizers))
         };
         let recaption = captions.stage.as_ref().map(recaption).transpose()?;
         let encode = Encode::load(&models, &self.file.encode, device)?;

@@ -11,6 +11,7 @@ use tidemill_models::ModelFolder;
 use super::document::Document;
 use super::section_checks::check_sections;
 use super::sections::RunFile;
+use crate::encode::open_tokenizers;
 use crate::error::{Error, Result};
 use crate::hub::Repository;
 
@@ -115,9 +116,12 @@ impl Run {
             scaled_decode: prepare.scaled_decode && !self.has_scores() && caption.stage.is_none(),
             ..prepare.clone()
         };
-        let tokenizer = Arc::new(ClipTokenizer::open(&self.models()?.tokenizer())?);
-        Prepare::new(prepare, &self.source_filter(), source, caption, *seed, tokenizer)
-            .map_err(|e| self.locate(e))
+        let mut tokenizers = open_tokenizers(&self.models()?)?.into_iter().map(Arc::new);
+        let first = tokenizers.next().ok_or_else(|| self.refuse("models.path", "it has no tokenizer"))?;
+        let stage = Prepare::new(prepare, &self.source_filter(), source, caption, *seed, first)
+            .map_err(|e| self.locate(e))?;
+        let more: Vec<Arc<ClipTokenizer>> = tokenizers.collect();
+        Ok(if more.is_empty() { stage } else { stage.with_more_tokenizers(more) })
     }
 
     /// The resolution at which training ends and images are drawn.

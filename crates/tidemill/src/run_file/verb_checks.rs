@@ -1,7 +1,7 @@
 //! What single verbs require of a run file.
 
 use tidemill_data::prepare::Crop;
-use tidemill_models::{ClipTextConfig, VaeConfig};
+use tidemill_models::VaeConfig;
 
 use super::run::Run;
 use crate::engine::config::EngineKind;
@@ -23,7 +23,7 @@ impl Run {
     pub fn check_models(&self) -> Result<()> {
         let models = self.models()?;
         let vae = VaeConfig::read(&models.vae().join("config.json"))?;
-        ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
+        models.text_widths()?;
         let factor = vae.downscale_factor();
         let prepare = &self.file.prepare;
         let sizes = prepare.resolutions.iter().flat_map(|&resolution| prepare.sizes(resolution));

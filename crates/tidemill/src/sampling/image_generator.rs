@@ -3,7 +3,7 @@
 use image::RgbImage;
 use tch::{Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
-use tidemill_models::{AutoencoderKl, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+use tidemill_models::{AutoencoderKl, Conditions, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 use tidemill_train::{decode_latents, draw_initial_noise, image_grid};
 
 use super::config::Drawing;
@@ -40,14 +40,20 @@ impl ImageGenerator {
         self.unet.params().set_kind(kind);
         let device = self.unet.params().device();
         let schedule = NoiseSchedule::new(self.scheduler.clone(), device);
-        let unconditional = self.text.embed(&[String::new()])?.to_kind(kind);
+        let embed = |prompts: &[String]| -> Result<Conditions> {
+            Ok(self.text.embed(prompts)?.to_conditions(kind, [drawing.resolution; 2]))
+        };
+        let unconditional = embed(&[String::new()])?;
         let mut images = Vec::with_capacity(prompts.len());
         for (batch, numbers) in prompts.chunks(drawing.batch_size).zip(numbers.chunks(drawing.batch_size)) {
-            let text = self.text.embed(batch)?.to_kind(kind);
+            let conditions = embed(batch)?;
             let noise = self.draw_noise(numbers, drawing);
             let sampler = Sampler::new(drawing.method, &schedule, drawing.steps)?;
-            let conditioning =
-                Conditioning { text: &text, unconditional: &unconditional, guidance_scale: drawing.guidance };
+            let conditioning = Conditioning {
+                conditions: &conditions,
+                unconditional: &unconditional,
+                guidance_scale: drawing.guidance,
+            };
             let latents =
                 sample_latents(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
             let decoded = decode_latents(&self.vae, &latents)?;

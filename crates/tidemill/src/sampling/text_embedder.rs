@@ -2,45 +2,46 @@
 
 use tch::{Device, Kind, Tensor};
 use tidemill_data::ClipTokenizer;
-use tidemill_models::{ClipTextModel, ModelFolder};
+use tidemill_models::{ModelFolder, TextEncoders, TextStates};
 use tidemill_torch::guard;
 
+use crate::encode::open_tokenizers;
 use crate::error::Result;
 
-/// The tokenizer and the text encoder.
+/// The tokenizers and the text encoders.
 pub struct TextEmbedder {
-    tokenizer: ClipTokenizer,
-    text_encoder: ClipTextModel,
+    tokenizers: Vec<ClipTokenizer>,
+    text_encoders: TextEncoders,
     device: Device,
 }
 
 impl TextEmbedder {
-    /// Loads the tokenizer and the text encoder (f32).
+    /// Loads the tokenizers and the text encoders (f32).
     ///
     /// # Errors
     /// If a part is missing or not supported.
     pub fn load(models: &ModelFolder, device: Device) -> Result<Self> {
         Ok(Self {
-            tokenizer: ClipTokenizer::open(&models.tokenizer())?,
-            text_encoder: ClipTextModel::load(&models.text_encoder(), device, Kind::Float)?,
+            tokenizers: open_tokenizers(models)?,
+            text_encoders: TextEncoders::load(models, device, Kind::Float)?,
             device,
         })
     }
 
-    /// Computes the embeddings of the prompts: [N, 77, D], f32.
+    /// Computes the embeddings of the N prompts, f32: those of all text encoders, joined.
     ///
     /// # Errors
     /// If libtorch fails.
-    pub fn embed(&self, prompts: &[String]) -> Result<Tensor> {
-        let mut ids = Vec::new();
-        for prompt in prompts {
-            ids.extend(self.tokenizer.encode(prompt).map(i64::from));
-        }
+    pub fn embed(&self, prompts: &[String]) -> Result<TextStates> {
         let rows = prompts.len() as i64;
-        let forward = || {
+        let encode = |(encoder, tokenizer): (usize, &ClipTokenizer)| {
+            let ids: Vec<i64> =
+                prompts.iter().flat_map(|prompt| tokenizer.encode(prompt).map(i64::from)).collect();
             let ids = Tensor::from_slice(&ids).view([rows, -1]).to_device(self.device);
-            tch::no_grad(|| self.text_encoder.forward(&ids))
+            self.text_encoders.encode(encoder, &ids)
         };
+        let forward =
+            || tch::no_grad(|| TextStates::join(self.tokenizers.iter().enumerate().map(encode).collect()));
         guard(forward).map_err(|e| tidemill_models::Error::from(e).into())
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tch::Tensor;
 use tidemill_models::{ModelFolder, Params, UNetConfig};
-use tidemill_store::ModelDigests;
+use tidemill_store::TextEncoderDigests;
 use tidemill_train::{Checkpoints, is_same_identity, training_scheduler_config};
 
 use crate::engine::dataset_spec::compute_model_digests;
@@ -69,18 +69,21 @@ pub fn check_identity(run: &Run, models: &ModelFolder) -> Result<bool> {
     let Some(identity) = checkpoints.load_latest_identity()? else { return Ok(true) };
     let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?)?);
     let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
-    let ModelDigests { vae, text_encoder, tokenizer } = compute_model_digests(models)?;
-    let current_parts = [
-        ("scheduler", scheduler),
-        ("unet", unet),
-        ("vae", vae.into()),
-        ("text_encoder", text_encoder.into()),
-        ("tokenizer", tokenizer.into()),
+    let digests = compute_model_digests(models)?;
+    let mut current_parts: Vec<(String, Value)> = vec![
+        ("scheduler".into(), scheduler),
+        ("unet".into(), unet),
+        ("vae".into(), digests.vae.clone().into()),
     ];
+    for (index, TextEncoderDigests { text_encoder, tokenizer }) in digests.text_encoders().enumerate() {
+        let number = if index == 0 { String::new() } else { format!("_{}", index + 1) };
+        current_parts.push((format!("text_encoder{number}"), text_encoder.into()));
+        current_parts.push((format!("tokenizer{number}"), tokenizer.into()));
+    }
     for (key, current) in current_parts {
-        let trained = identity.get(key).filter(|trained| !trained.is_null());
-        if trained.is_some_and(|trained| !is_same_identity(key, Some(trained), &current)) {
-            return Err(tidemill_train::Error::OtherRun { path: run.output().into(), key: key.into() }.into());
+        let trained = identity.get(&key).filter(|trained| !trained.is_null());
+        if trained.is_some_and(|trained| !is_same_identity(&key, Some(trained), &current)) {
+            return Err(tidemill_train::Error::OtherRun { path: run.output().into(), key }.into());
         }
     }
     Ok(identity.get("unet").is_some())

@@ -51,7 +51,7 @@ fn read_content(folder: &Path, output: &str) -> Content {
         let values = |bytes: &[u8]| -> Vec<f32> {
             bytes.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect()
         };
-        let (latents, text) = (values(&found.latents), values(&found.text));
+        let (latents, text) = (values(&found.latents), values(&found.text[0]));
         let n = found.sample_ids.len();
         for (i, id) in found.sample_ids.iter().enumerate() {
             let part = |all: &[f32]| all[i * all.len() / n..(i + 1) * all.len() / n].to_vec();

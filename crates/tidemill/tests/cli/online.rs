@@ -66,15 +66,15 @@ fn read_stored_rows(folder: &Path) -> BTreeMap<u64, (Vec<u8>, Vec<u8>)> {
     };
     let mut stream = Stream::open(&single_dataset(&dataset), config, ReadOptions::default(), None).unwrap();
     let rows = (0..stream.num_rows()).map(|_| stream.next_batch().unwrap());
-    rows.map(|row| (row.sample_ids[0], (row.latents.to_vec(), row.text.to_vec()))).collect()
+    rows.map(|row| (row.sample_ids[0], (row.latents.to_vec(), row.text[0].to_vec()))).collect()
 }
 
 fn split_rows(batches: &[Batch]) -> Vec<(u64, u32, Vec<u8>, Vec<u8>)> {
     let of = |batch: &Batch| {
         let n = batch.sample_ids.len();
-        let (latents, text) = (batch.latents.len() / n, batch.text.len() / n);
+        let (latents, text) = (batch.latents.len() / n, batch.text[0].len() / n);
         let row = |i: usize| {
-            let [latents, text] = [(&batch.latents, latents), (&batch.text, text)]
+            let [latents, text] = [(&batch.latents, latents), (&batch.text[0], text)]
                 .map(|(all, n)| all[i * n..(i + 1) * n].to_vec());
             (batch.sample_ids[i], batch.epochs[i], latents, text)
         };

@@ -58,7 +58,7 @@ fn every_row_is_counted_once_and_a_second_run_does_nothing() {
         bytes.chunks(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
     };
     assert!(values(&tensors.latents).iter().all(|v| v.is_finite()));
-    assert!(values(&tensors.text).iter().any(|v| *v != 0.0));
+    assert!(values(&tensors.text[0]).iter().any(|v| *v != 0.0));
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl RemoteRun {
 fn read_tensors(output: &str) -> (Vec<u8>, Vec<u8>) {
     let dataset = Dataset::open(&format!("{output}/dataset")).unwrap();
     let found = dataset.read_tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap();
-    (found.latents, found.text)
+    (found.latents, found.text.concat())
 }
 
 #[test]

@@ -28,6 +28,7 @@ impl ModelFolder {
     /// # Errors
     /// If the file lacks a parameter, or has it in another shape: it is of another architecture.
     pub fn import_single_file(&self, file: &Path, to: &Path) -> Result<(), Error> {
+        self.refuse_several_text_encoders("single files")?;
         let mut file = SingleFile { file: SafetensorsFile::open(file)?, path: file };
         let init = ParamInit::ShapeOnly;
         let unet_config = UNetConfig::read(&self.unet().join("config.json"))?;
@@ -47,7 +48,8 @@ impl ModelFolder {
         } else {
             file.read_part(text.params(), CLIP, |name| Some(name.to_owned()))?
         };
-        let weights = FolderWeights { unet: unet_weights, vae: vae_weights, text_encoder: text_weights };
+        let weights =
+            FolderWeights { unet: unet_weights, vae: vae_weights, text_encoders: vec![text_weights] };
         self.write_folder(to, &unet_config, weights, &self.scheduler()?, Variant::F32)
     }
 }

@@ -22,6 +22,7 @@ impl ModelFolder {
     /// # Errors
     /// If weights cannot be read, have names that the layout lacks, or the file cannot be written.
     pub fn write_single_file(&self, path: &Path) -> Result<(), Error> {
+        self.refuse_several_text_encoders("single files")?;
         let unet: Tensors = read_weights(&self.unet())?.into_iter().collect();
         let unet_names = UNetNames::new(unet.keys());
         let mut tensors = rename(&unet, UNET, |name| unet_names.to_original(name), &self.unet())?;

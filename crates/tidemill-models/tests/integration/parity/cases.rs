@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tch::Tensor;
+use tidemill_models::Conditions;
 
 static CASES: OnceLock<tempfile::TempDir> = OnceLock::new();
 
@@ -54,6 +55,16 @@ impl Case {
 
     pub fn tensor(&self, name: &str) -> &Tensor {
         &self.tensors[name]
+    }
+
+    /// What the case's U-Net is conditioned on.
+    pub fn conditions(&self) -> Conditions {
+        let optional = |name: &str| self.tensors.get(name).map(Tensor::shallow_clone);
+        Conditions {
+            text: self.tensor("text").shallow_clone(),
+            pooled: optional("pooled"),
+            time_ids: optional("time_ids"),
+        }
     }
 
     /// The names with this prefix, without the prefix.

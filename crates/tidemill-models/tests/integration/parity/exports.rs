@@ -4,8 +4,8 @@ use super::cases::{folder, python, seed};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
 use tidemill_models::{
-    AutoencoderKl, ClipTextModel, ModelFolder, NoiseSchedule, ParamInit, PredictionType, SchedulerConfig,
-    UNet2DConditionModel, Variant,
+    AutoencoderKl, ClipTextModel, Conditions, ModelFolder, NoiseSchedule, ParamInit, PredictionType,
+    SchedulerConfig, UNet2DConditionModel, Variant,
 };
 
 /// Exports a U-Net with new weights, saves the other networks, and samples with all of them.
@@ -39,7 +39,9 @@ fn diffusers_opens_exports_and_samples_the_same_latents() {
     let width = unet.config().cross_attention_dim;
     let (text, empty) = (Tensor::randn([2, 5, width], options), Tensor::randn([2, 5, width], options));
     let noise = Tensor::randn([2, unet.config().in_channels, 8, 8], options);
-    let conditioning = Conditioning { text: &text, unconditional: &empty, guidance_scale: 4.0 };
+    let [conditions, unconditional] = [&text, &empty].map(|text| Conditions::from_text(text.shallow_clone()));
+    let conditioning =
+        Conditioning { conditions: &conditions, unconditional: &unconditional, guidance_scale: 4.0 };
     let sample = |method, scheduler| {
         let sampler = Sampler::new(method, &NoiseSchedule::new(scheduler, Device::Cpu), 5).unwrap();
         sample_latents(&unet, sampler, &noise, &conditioning, |_| ()).unwrap()

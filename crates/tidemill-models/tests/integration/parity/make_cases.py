@@ -12,6 +12,7 @@ import networks
 import schedules
 import torch
 import towers
+import transformer_networks
 
 
 def main():
@@ -19,11 +20,14 @@ def main():
     rng = random.Random(seed)
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    for index in range(8):
-        networks.unet_case(rng, index, out / "unet" / f"{index:02}", is_flow=index % 4 == 3)
+    for index in range(20):
+        is_flow, is_xl = index % 4 == 3, index >= 8
+        networks.unet_case(rng, index, out / "unet" / f"{index:02}", is_flow, is_xl)
+    for index in range(12):
+        transformer_networks.transformer_case(rng, index, out / "transformer" / f"{index:02}")
     for index in range(6):
         networks.vae_case(rng, index, out / "vae" / f"{index:02}")
-    for index in range(4):
+    for index in range(12):
         networks.text_case(rng, index, out / "text" / f"{index:02}")
     for index in range(4):
         towers.clip_case(rng, index, out / "clip" / f"{index:02}")

@@ -8,7 +8,7 @@ from diffusers import AutoencoderKL, DDPMScheduler, FlowMatchEulerDiscreteSchedu
 from safetensors.torch import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import CLIPTextConfig, CLIPTextModel
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 
 def save(tensors, path):
@@ -84,8 +84,36 @@ def draw_unet(rng, index):
     )
 
 
-def make_unet(rng, index, folder):
-    model = perturb(UNet2DConditionModel(**draw_unet(rng, index)))
+def draw_added(rng):
+    """Draws the options of SDXL's micro-conditioning."""
+    size, pooled = rng.randint(4, 9), rng.randint(3, 17)
+    return dict(
+        addition_embed_type="text_time",
+        addition_time_embed_dim=size,
+        projection_class_embeddings_input_dim=6 * size + pooled,
+    )
+
+
+def draw_conditions(rng, config, n):
+    """Text embeddings and, for a U-Net of SDXL's form, pooled text and sizes."""
+    conditions = dict(text=torch.randn(n, rng.randint(2, 11), config.cross_attention_dim))
+    if config.addition_embed_type:
+        sizes = 6 * config.addition_time_embed_dim
+        conditions["pooled"] = torch.randn(n, config.projection_class_embeddings_input_dim - sizes)
+        conditions["time_ids"] = torch.randint(0, 2000, (n, 6)).float()
+    return conditions
+
+
+def predict(model, noisy, timesteps, conditions):
+    added = None
+    if "pooled" in conditions:
+        added = dict(text_embeds=conditions["pooled"], time_ids=conditions["time_ids"])
+    return model(noisy, timesteps, conditions["text"], added_cond_kwargs=added).sample
+
+
+def make_unet(rng, index, folder, is_xl=False):
+    options = draw_unet(rng, index) | (draw_added(rng) if is_xl else {})
+    model = perturb(UNet2DConditionModel(**options))
     model.save_pretrained(folder)
     return model
 
@@ -116,14 +144,14 @@ def flow_step(scheduler, latents, noise, timesteps):
     )
 
 
-def unet_case(rng, index, out, is_flow):
+def unet_case(rng, index, out, is_flow, is_xl):
     """Writes a U-Net and one training step with it: noisy latents, prediction, loss, gradients."""
-    model = make_unet(rng, index, out)
+    model = make_unet(rng, index, out, is_xl)
     n, config = rng.randint(1, 3), model.config
     latents = torch.randn(n, config.in_channels, *draw_size(rng, len(config.block_out_channels)))
     noise = torch.randn_like(latents)
     timesteps = torch.randint(0, 1000, (n,))
-    text = torch.randn(n, rng.randint(2, 11), config.cross_attention_dim)
+    conditions = draw_conditions(rng, config, n)
     if is_flow:
         scheduler = FlowMatchEulerDiscreteScheduler(shift=rng.uniform(1, 4))
         inputs = flow_step(scheduler, latents, noise, timesteps)
@@ -135,15 +163,15 @@ def unet_case(rng, index, out, is_flow):
         inputs = dict(latents=latents, noise=noise, timesteps=timesteps, noisy=noisy, target=target)
     scheduler.save_pretrained(out)
     noisy, timesteps = inputs["noisy"], inputs.get("network_timesteps", timesteps)
-    output = model(noisy, timesteps, text).sample
+    output = predict(model, noisy, timesteps, conditions)
     loss = torch.nn.functional.mse_loss(output, inputs["target"])
     loss.backward()
-    tensors = inputs | dict(text=text, output=output)
+    tensors = inputs | conditions | dict(output=output)
     tensors |= {f"grad.{name}": p.grad for name, p in model.named_parameters()}
     save(tensors | {"loss": loss}, out / "case.safetensors")
     # The counter does not support flash attention on a CPU.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        model(noisy, timesteps, text)
+        predict(model, noisy, timesteps, conditions)
     (out / "case.json").write_text(json.dumps({"flops": counter.get_total_flops()}))
 
 
@@ -181,7 +209,7 @@ def vae_case(rng, index, out):
     (out / "case.json").write_text(json.dumps({"scaling_factor": model.config.scaling_factor}))
 
 
-def make_text_encoder(rng, index, folder, width=None):
+def make_text_encoder(rng, index, folder, width=None, has_projection=False):
     heads = rng.choice([1, 3, 5])
     config = CLIPTextConfig(
         vocab_size=rng.randint(60, 300),
@@ -192,20 +220,26 @@ def make_text_encoder(rng, index, folder, width=None):
         max_position_embeddings=rng.randint(7, 77),
         hidden_act=["quick_gelu", "gelu"][index % 2],
         layer_norm_eps=rng.choice([1e-5, 1e-6]),
-        eos_token_id=59,
+        # 2 was written before transformers 4.31, and means the largest id.
+        eos_token_id=rng.choice([59, 2]),
+        projection_dim=rng.randint(3, 17),
         bos_token_id=58,
         pad_token_id=0,
     )
-    model = perturb(CLIPTextModel(config))
+    model = perturb((CLIPTextModelWithProjection if has_projection else CLIPTextModel)(config))
     model.save_pretrained(folder)
     return model
 
 
 def text_case(rng, index, out):
-    """Writes a text encoder and the last hidden state of random ids."""
-    model = make_text_encoder(rng, index, out)
+    """Writes a text encoder and, of random ids, the last two hidden states and the pooled output."""
+    has_projection = index % 2 == 1
+    model = make_text_encoder(rng, index // 2, out, has_projection=has_projection)
     config = model.config
     ids = torch.randint(0, config.vocab_size, (3, rng.randint(2, config.max_position_embeddings)))
     with torch.no_grad():
-        hidden = model(ids).last_hidden_state
-    save(dict(ids=ids, hidden=hidden), out / "case.safetensors")
+        output = model(ids, output_hidden_states=True)
+    tensors = dict(ids=ids, hidden=output.last_hidden_state, penultimate=output.hidden_states[-2])
+    if has_projection:
+        tensors["pooled"] = output.text_embeds
+    save(tensors, out / "case.safetensors")

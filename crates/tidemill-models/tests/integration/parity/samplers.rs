@@ -6,7 +6,7 @@ use super::compare::Maximum;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, Timesteps, sample_latents};
-use tidemill_models::{BetaSchedule, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+use tidemill_models::{BetaSchedule, Conditions, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
 
 fn method(json: &Value) -> SamplerMethod {
     serde_json::from_value(json["method"].clone()).unwrap()
@@ -74,9 +74,11 @@ fn guided_sampling_agrees_with_diffusers() {
         let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
         let (about, schedule) = (case.json(), NoiseSchedule::new(config, Device::Cpu));
         let sampler = Sampler::new(method(&about), &schedule, step_count(&about)).unwrap();
+        let [text, empty] =
+            ["text", "empty"].map(|name| Conditions::from_text(case.tensor(name).shallow_clone()));
         let conditioning = Conditioning {
-            text: case.tensor("text"),
-            unconditional: case.tensor("empty"),
+            conditions: &text,
+            unconditional: &empty,
             guidance_scale: about["guidance"].as_f64().unwrap(),
         };
         let mut steps = Vec::new();

@@ -1,10 +1,12 @@
-//! One training step of every U-Net: the loss, and the gradient of every parameter.
+//! One training step of every U-Net and transformer: the loss, and the gradient of every parameter.
 
 use super::cases::{Case, cases};
 use super::compare::{Maximum, largest_magnitude};
 use std::collections::HashSet;
 use tch::{Device, Reduction, Tensor};
-use tidemill_models::{Denoiser, NoiseSchedule, SchedulerConfig, TrainableDenoiser, UNet2DConditionModel};
+use tidemill_models::{
+    NoiseSchedule, SD3Transformer2DModel, SchedulerConfig, TrainableDenoiser, UNet2DConditionModel,
+};
 
 /// Gradients are compared relative to at min_scale this share of a network's largest_magnitude
 /// gradient: the gradients of attention's queries and keys are sometimes rounding errors only.
@@ -16,12 +18,11 @@ fn loss_and_gradients_agree_with_pytorch() {
     let mut gradients = Maximum::new("gradients", 2e-4);
     let mut checkpointed = Maximum::new("gradients with gradient checkpointing", 2e-4);
     let mut count = 0;
-    for case in cases("unet") {
-        let mut unet = UNet2DConditionModel::load(&case.dir, Device::Cpu).unwrap();
-        unet.params().set_requires_grad(true);
-        let loss = training_step(&unet, &case);
+    for (case, mut network) in networks() {
+        network.params().set_requires_grad(true);
+        let loss = training_step(&*network, &case);
         losses.check(&loss, case.tensor("loss"), || case.label());
-        let named = unet.params().named_parameters();
+        let named = network.params().named_parameters();
         let names: HashSet<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, case.names("grad.").into_iter().collect(), "{}", case.label());
         let min_scale = MIN_SCALE
@@ -31,7 +32,7 @@ fn loss_and_gradients_agree_with_pytorch() {
             let at = || format!("{name} of {}", case.label());
             gradients.check_within(&parameter.grad(), expected, min_scale, at);
         }
-        check_gradient_checkpointing(&mut unet, &case, &mut checkpointed);
+        check_gradient_checkpointing(&mut *network, &case, &mut checkpointed);
         count += named.len();
     }
     losses.print();
@@ -41,12 +42,16 @@ fn loss_and_gradients_agree_with_pytorch() {
 }
 
 /// Gradient checkpointing must only change the order in which some gradients are added up.
-fn check_gradient_checkpointing(unet: &mut UNet2DConditionModel, case: &Case, checkpointed: &mut Maximum) {
-    let named = unet.params().named_parameters();
+fn check_gradient_checkpointing(
+    network: &mut dyn TrainableDenoiser,
+    case: &Case,
+    checkpointed: &mut Maximum,
+) {
+    let named = network.params().named_parameters();
     let expected: Vec<Tensor> = named.iter().map(|(_, parameter)| parameter.grad().copy()).collect();
     named.iter().for_each(|(_, parameter)| drop(parameter.grad().zero_()));
-    unet.set_gradient_checkpointing(true).unwrap();
-    drop(training_step(unet, case));
+    network.set_gradient_checkpointing(true).unwrap();
+    drop(training_step(network, case));
     let min_scale = MIN_SCALE * expected.iter().map(largest_magnitude).fold(0.0, f64::max);
     for ((name, parameter), expected) in named.iter().zip(&expected) {
         checkpointed
@@ -54,14 +59,27 @@ fn check_gradient_checkpointing(unet: &mut UNet2DConditionModel, case: &Case, ch
     }
 }
 
-fn training_step(unet: &UNet2DConditionModel, case: &Case) -> Tensor {
+/// The networks of all cases.
+fn networks() -> impl Iterator<Item = (Case, Box<dyn TrainableDenoiser>)> {
+    let unets = cases("unet").into_iter().map(|case| {
+        let unet = UNet2DConditionModel::load(&case.dir, Device::Cpu).unwrap();
+        (case, Box::new(unet) as Box<dyn TrainableDenoiser>)
+    });
+    let transformers = cases("transformer").into_iter().map(|case| {
+        let transformer = SD3Transformer2DModel::load(&case.dir, Device::Cpu).unwrap();
+        (case, Box::new(transformer) as Box<dyn TrainableDenoiser>)
+    });
+    unets.chain(transformers)
+}
+
+fn training_step(network: &dyn TrainableDenoiser, case: &Case) -> Tensor {
     let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
     let schedule = NoiseSchedule::new(config, Device::Cpu);
     let (latents, noise) = (case.tensor("latents"), case.tensor("noise"));
     let timesteps = case.tensor("timesteps");
     let noisy = schedule.add_noise(latents, noise, timesteps);
     let target = schedule.target(latents, noise, timesteps);
-    let prediction = unet.denoise(&noisy, &schedule.network_timesteps(timesteps), case.tensor("text"));
+    let prediction = network.denoise(&noisy, &schedule.network_timesteps(timesteps), &case.conditions());
     let loss = prediction.mse_loss(&target, Reduction::Mean);
     loss.backward();
     loss.detach()

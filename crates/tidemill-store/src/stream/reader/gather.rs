@@ -6,6 +6,7 @@ use super::read_planner::{Task, TaskRow};
 use crate::error::{Error, Result};
 use crate::shard::buffer_pool::{Buffer, BufferPool};
 use crate::shard::reader::TensorRow;
+use crate::shard::tensor::Tensor;
 use crate::stream::batch::{Batch, SkippedRows, UnreadableRows};
 
 /// Limit of distinct error messages that are counted, because each row may have its own.
@@ -17,6 +18,9 @@ const OTHER_REASONS: &str = "other reasons";
 /// Makes batches of rows that reader threads read.
 pub struct Gatherer {
     pub pool: Arc<BufferPool>,
+    /// Number of text columns of the datasets.
+    pub text_columns: usize,
+    pub has_time_ids: bool,
     pub unreadable: UnreadableRows,
     pub skipped: Arc<Mutex<SkippedRows>>,
 }
@@ -35,33 +39,34 @@ impl Gatherer {
         let found = task.rows.iter().filter_map(|row| Some((row, slots[row.slot as usize].as_ref()?)));
         let rows: Vec<_> = found.map(|(row, rows)| (row, &rows[row.row as usize])).collect();
 
-        let size = |tensor: fn(&TensorRow) -> usize| rows.iter().map(|(_, row)| tensor(row)).sum();
-        let mut latents = BufferFiller::new(&self.pool, size(|row| row.latents.len()));
-        let mut text = BufferFiller::new(&self.pool, size(|row| row.text.len()));
+        // Rows of one bucket have the same columns and sizes.
+        let sizes: Vec<usize> =
+            rows.first().map_or(Vec::new(), |(_, row)| row.tensors().map(Tensor::len).collect());
+        let mut columns: Vec<BufferFiller> =
+            sizes.iter().map(|size| BufferFiller::new(&self.pool, size * rows.len())).collect();
         let mut copied_rows: Vec<(&TaskRow, &TensorRow)> = Vec::with_capacity(rows.len());
         for (task_row, row) in rows {
-            let sizes = (row.latents.len(), row.text.len());
-            let copied = row
-                .latents
-                .copy_to(latents.next(sizes.0))
-                .and_then(|()| row.text.copy_to(text.next(sizes.1)));
-            match copied {
+            let mut tensors = row.tensors().zip(&mut columns);
+            match tensors.try_for_each(|(tensor, column)| tensor.copy_to(column.next(tensor.len()))) {
                 Ok(()) => {
-                    latents.filled += sizes.0;
-                    text.filled += sizes.1;
+                    columns.iter_mut().zip(&sizes).for_each(|(column, size)| column.filled += size);
                     copied_rows.push((task_row, row));
                 }
                 Err(error) => self.skip(error, 1)?,
             }
         }
+        // Without rows there are no sizes, but as many columns.
+        let mut buffers = columns.into_iter().map(BufferFiller::finish);
+        let mut next_buffer = || buffers.next().unwrap_or_else(|| self.pool.buffer(0));
         Ok(Batch {
             number: task.number,
             bucket: task.bucket,
             positions: copied_rows.iter().map(|(task_row, _)| task_row.position).collect(),
             sample_ids: copied_rows.iter().map(|(_, row)| row.sample_id).collect(),
             epochs: copied_rows.iter().map(|(task_row, _)| task_row.epoch).collect(),
-            latents: latents.finish(),
-            text: text.finish(),
+            latents: next_buffer(),
+            text: (0..self.text_columns).map(|_| next_buffer()).collect(),
+            time_ids: self.has_time_ids.then(next_buffer),
         })
     }
 

@@ -35,7 +35,12 @@ fn verify_finds_flipped_bytes_and_names_the_file() {
         flip(&path, at);
     }
 
-    let text = folder.path().join(&manifest.commits[0].file(ColumnGroup::Text(Split::Train)).unwrap().path);
+    let text = folder.path().join(
+        &manifest.commits[0]
+            .file(ColumnGroup::Text(Split::Train, tidemill_store::TextColumn::FIRST))
+            .unwrap()
+            .path,
+    );
     let rows = &manifest.commits[0].file(ColumnGroup::Rows).unwrap().path;
     flip(&text, 500);
     let error = dataset.read_tensors(Split::Train, Bucket::square(64), usize::MAX).unwrap_err();

@@ -5,6 +5,7 @@ pub mod remote;
 pub mod streams;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,9 +15,10 @@ use arrow::array::{
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
+use tidemill_store::stream::Batch;
 use tidemill_store::{
     Bucket, CommitOutcome, Dataset, DatasetSpec, DatasetWriter, Digests, Manifest, ModelDigests, TensorSpec,
-    UnitId, UnitKey,
+    Tensors, TextColumn, UnitId, UnitKey,
 };
 use twox_hash::XxHash3_64;
 
@@ -38,7 +40,14 @@ pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
         latents: RESOLUTIONS.iter().map(|r| (Bucket::square(*r), form(Bucket::square(*r)))).collect(),
         latents_kind: "moments".into(),
         text: TensorSpec::f16([7, 5]),
-        models: ModelDigests { vae: "v".into(), text_encoder: Some("t".into()), tokenizer: "k".into() },
+        more_text: BTreeMap::new(),
+        has_time_ids: false,
+        models: ModelDigests {
+            vae: "v".into(),
+            text_encoder: Some("t".into()),
+            tokenizer: "k".into(),
+            more_text_encoders: Vec::new(),
+        },
         scaling_factor: 0.18215,
         validation_share,
         row_group_rows,
@@ -52,8 +61,17 @@ fn form(bucket: Bucket) -> TensorSpec {
     TensorSpec::f16([8, bucket.height / 32, bucket.width / 32])
 }
 
-/// Adds several buckets at resolution 64. Some of them have latents of the same size in bytes.
-pub fn bucketed(mut spec: DatasetSpec) -> DatasetSpec {
+/// Adds a second text encoder with pooled outputs, and sizes of image and crop.
+pub fn conditioned(spec: DatasetSpec) -> DatasetSpec {
+    let hidden = TensorSpec { dtype: spec.text.dtype, shape: vec![7, 3] };
+    let more_text = [(TextColumn::hidden(2), hidden), (TextColumn::pooled(2), TensorSpec::f16([9]))];
+    DatasetSpec { more_text: more_text.into(), has_time_ids: true, ..spec }
+}
+
+/// Adds several buckets at resolution 64, and the columns of [`conditioned`]. Some buckets have latents of the
+/// same size in bytes.
+pub fn bucketed(spec: DatasetSpec) -> DatasetSpec {
+    let mut spec = conditioned(spec);
     for (width, height) in [(128, 32), (32, 128), (64, 32), (96, 32)] {
         let bucket = Bucket { resolution: 64, width, height };
         spec.latents.insert(bucket, form(bucket));
@@ -69,8 +87,15 @@ pub fn bucket(spec: &DatasetSpec, sample_id: u64, resolution: u32) -> Option<Buc
 }
 
 pub fn writer(folder: &Path, spec: DatasetSpec) -> DatasetWriter {
-    let empty = tensor(0, "text", spec.text.decoded().bytes());
+    let empty = empty_caption(&spec);
     DatasetWriter::open(folder.to_str().unwrap(), spec, &empty).unwrap()
+}
+
+/// The row of all text columns for the empty caption.
+pub fn empty_caption(spec: &DatasetSpec) -> Vec<u8> {
+    let column =
+        |(column, form): (TextColumn, &TensorSpec)| tensor(0, &column.to_string(), form.decoded().bytes());
+    spec.text_columns().flat_map(column).collect()
 }
 
 /// Finite f16 values that follow from the sample and the column.
@@ -145,15 +170,27 @@ pub fn batch(ids: &[u64], spec: &DatasetSpec) -> RecordBatch {
         let sizes = sizes(&buckets);
         fields.push(Field::new(format!("size_{resolution}"), sizes.data_type().clone(), true));
         columns.push(Arc::new(sizes));
+        if spec.has_time_ids {
+            let (field, column) = tensors(ids, &format!("time_ids_{resolution}"), &TensorSpec::time_ids());
+            fields.push(field);
+            columns.push(column);
+        }
     }
-    let given = spec.text.decoded();
-    let width = given.bytes() as i32;
-    let text =
-        ids.iter().map(|id| (row_outcome(*id).0 == "kept").then(|| tensor(*id, "text", width as usize)));
-    columns.push(Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(text, width).unwrap()));
-    let metadata = given.metadata();
-    fields.push(Field::new("text", DataType::FixedSizeBinary(width), true).with_metadata(metadata));
+    for (column, form) in spec.text_columns() {
+        let (field, column) = tensors(ids, &column.to_string(), &form.decoded());
+        fields.push(field);
+        columns.push(column);
+    }
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+/// A column of tensors of the kept rows, which all have the same form.
+fn tensors(ids: &[u64], name: &str, form: &TensorSpec) -> (Field, ArrayRef) {
+    let bytes = form.bytes();
+    let values = ids.iter().map(|id| (row_outcome(*id).0 == "kept").then(|| tensor(*id, name, bytes)));
+    let column = FixedSizeBinaryArray::try_from_sparse_iter_with_size(values, bytes as i32).unwrap();
+    let field = Field::new(name, DataType::FixedSizeBinary(bytes as i32), true);
+    (field.with_metadata(form.metadata()), Arc::new(column))
 }
 
 /// The latents of a sample's image in a bucket.
@@ -202,14 +239,41 @@ pub fn open(folder: &Path) -> Dataset {
     Dataset::open(folder.to_str().unwrap()).unwrap()
 }
 
-/// Checks the bytes of rows against their sample ids.
-pub fn check_tensors(spec: &DatasetSpec, bucket: Bucket, ids: &[u64], found: &[u8], text: &[u8]) {
-    let (row, text_row) = (spec.latents[&bucket].bytes(), spec.text.bytes());
-    assert_eq!((found.len(), text.len()), (ids.len() * row, ids.len() * text_row));
-    for (i, id) in ids.iter().enumerate() {
-        assert_eq!(found[i * row..][..row], latents(spec, *id, bucket));
-        assert_eq!(text[i * text_row..][..text_row], tensor(*id, "text", text_row));
+/// Checks the bytes of rows against their sample ids: latents, all text columns, and sizes of image and crop.
+pub fn check_tensors(
+    spec: &DatasetSpec,
+    bucket: Bucket,
+    ids: &[u64],
+    found: &[u8],
+    text: &[impl Deref<Target = [u8]>],
+    time_ids: Option<&[u8]>,
+) {
+    let expected: Vec<u8> = ids.iter().flat_map(|id| latents(spec, *id, bucket)).collect();
+    assert!(found == expected, "latents of {bucket}");
+    let check = |name: &str, form: &TensorSpec, found: &[u8]| {
+        let expected: Vec<u8> = ids.iter().flat_map(|id| tensor(*id, name, form.bytes())).collect();
+        assert!(found == expected, "{name}");
+    };
+    assert_eq!(text.len(), spec.text_columns().count());
+    for ((column, form), found) in spec.text_columns().zip(text) {
+        check(&column.to_string(), form, found);
     }
+    assert_eq!(time_ids.is_some(), spec.has_time_ids);
+    if let Some(found) = time_ids {
+        check(&format!("time_ids_{}", bucket.resolution), &TensorSpec::time_ids(), found);
+    }
+}
+
+/// [`check_tensors`] of the first rows of a split and bucket.
+pub fn check_first_rows(spec: &DatasetSpec, bucket: Bucket, rows: &Tensors) {
+    let time_ids = spec.has_time_ids.then_some(&rows.time_ids[..]);
+    check_tensors(spec, bucket, &rows.sample_ids, &rows.latents, &rows.text, time_ids);
+}
+
+/// [`check_tensors`] of a batch.
+pub fn check_batch(spec: &DatasetSpec, batch: &Batch) {
+    let time_ids = batch.time_ids.as_deref();
+    check_tensors(spec, batch.bucket, &batch.sample_ids, &batch.latents, &batch.text, time_ids);
 }
 
 /// Counts how often each item occurs.

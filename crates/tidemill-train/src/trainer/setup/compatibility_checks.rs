@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidemill_models::{Params, SampleShape, TrainableDenoiser};
+use tidemill_models::{Params, SampleShape, TextWidths, TrainableDenoiser};
 use tidemill_store::{Bucket, DatasetSpec, Dtype};
 
 use crate::Error;
@@ -64,12 +64,13 @@ pub(super) fn norms_in_f32(train: &TrainConfig, params: &Params) -> Result<BTree
 /// # Errors
 /// If the denoiser cannot take such rows.
 pub(super) fn row_costs(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<BTreeMap<Bucket, RowCost>, Error> {
-    let text = text_shape(spec, dataset)?;
+    let (text, pooled) = text_shapes(spec, dataset)?;
     let cost_in = |bucket: &Bucket| {
         let [channels, height, width] = latents_shape(dataset, *bucket)?;
         // Moments are means and variances.
         let channels = if has_moments(dataset) { channels / 2 } else { channels };
-        let row = SampleShape { latents: [channels, height, width], text };
+        let latents = [channels, height, width];
+        let row = SampleShape { latents, text, pooled, has_time_ids: dataset.has_time_ids };
         let forward = spec.denoiser.forward_flops(row).map_err(|error| Error::Dataset(error.to_string()))?;
         let cost = RowCost {
             flops: 3.0 * forward as f64,
@@ -101,20 +102,26 @@ pub(super) fn check_data(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<(), 
     spec.data.check_phases(&spec.train)
 }
 
-/// The shape [L, D] of text embeddings as the denoiser gets them.
+/// The shape [L, D] of text embeddings, and the width of pooled text, as the denoiser gets them.
 ///
 /// # Errors
 /// If the dataset holds token ids and there is no text encoder.
-fn text_shape(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<[i64; 2], Error> {
+fn text_shapes(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<([i64; 2], Option<i64>), Error> {
     let size = |n: Option<&u32>| n.copied().map_or(0, i64::from);
-    let shape = &dataset.text.decoded().shape;
-    let width = match (dataset.text.dtype, &spec.text_encoder) {
+    let tokens = size(dataset.text.shape.first());
+    let widths = match (dataset.text.dtype, &spec.text_encoders) {
         (Dtype::I32, None) => {
             let problem = "it holds token ids, and there is no text encoder to encode them with";
             return Err(Error::Dataset(problem.into()));
         }
-        (Dtype::I32, Some(encoder)) => encoder.model.config().hidden_size,
-        _ => size(shape.last()),
+        (Dtype::I32, Some(encoders)) => TextWidths::join(&encoders.models.widths()),
+        _ => {
+            let width = |pooled: bool| {
+                let columns = dataset.text_columns().filter(move |(column, _)| column.is_pooled() == pooled);
+                columns.map(|(_, spec)| size(spec.shape.last())).sum::<i64>()
+            };
+            TextWidths { hidden: width(false), pooled: Some(width(true)).filter(|width| *width > 0) }
+        }
     };
-    Ok([size(shape.first()), width])
+    Ok(([tokens, widths.hidden], widths.pooled))
 }

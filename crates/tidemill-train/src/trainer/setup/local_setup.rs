@@ -8,17 +8,17 @@ use tch::{Device, Kind};
 use tidemill_models::sampler::Sampler;
 use tidemill_models::{NoiseSchedule, PredictionType, SchedulerConfig};
 use tidemill_plan::memory::default_bucket_bytes;
-use tidemill_store::{Bucket, DatasetSpec, Dtype};
-use tidemill_torch::{guard, tensor_from_bytes};
+use tidemill_store::{Bucket, DatasetSpec};
 
 use super::compatibility_checks::{check_data, frozen_parameters, norms_in_f32, row_costs};
 use crate::Error;
 use crate::checkpoint::run_identity::compute_run_identity;
-use crate::config::{Precision, PreviewConfig, TrainConfig};
+use crate::config::{CaptionDropout, Precision, PreviewConfig, TrainConfig};
 use crate::data::latents_layout::has_moments;
 use crate::objective::denoising::Objective;
 use crate::objective::loss_weighting::LossWeights;
 use crate::objective::random_draws::RandomDrawer;
+use crate::objective::text_conditions::TextConditions;
 use crate::optimizer::ShardingPlan;
 use crate::parallel::gradient_reduction::GradientReduction;
 use crate::train_spec::TrainSpec;
@@ -46,7 +46,7 @@ pub(super) struct LocalSetup {
 }
 
 impl LocalSetup {
-    /// Checks a spec and derives everything from it. Takes the text encoder out of the spec.
+    /// Checks a spec and derives everything from it. Takes the text encoders out of the spec.
     /// `has_bf16` says whether the devices of all ranks have bf16 arithmetic.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl LocalSetup {
             settings: serde_json::to_value(&spec.train).unwrap_or_default(),
             sharding_plan: new_sharding_plan(spec)?,
             cuda_graph_target: cuda_graph_target(spec.train.cuda_graph, device, ranks, may_wait)?,
-            // Takes the text encoder, so this comes after everything that reads it.
+            // Takes the text encoders, so this comes after everything that reads it.
             objective: new_objective(spec, &dataset, &schedule, to_kind(precision))?,
             messages: precision_message.into_iter().chain(schedule_message).collect(),
             schedule,
@@ -131,7 +131,7 @@ fn new_sharding_plan(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     })
 }
 
-/// How rows of this dataset become inputs and a loss. Takes the spec's text encoder.
+/// How rows of this dataset become inputs and a loss. Takes the spec's text encoders.
 fn new_objective(
     spec: &mut TrainSpec,
     dataset: &DatasetSpec,
@@ -139,12 +139,7 @@ fn new_objective(
     kind: Kind,
 ) -> Result<Objective, Error> {
     let device = spec.denoiser.params().device();
-    let text = dataset.text.decoded();
-    let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
-    let (stored_kind, text_kind) = match text.dtype {
-        Dtype::I32 => (Kind::Int, Kind::Int64),
-        _ => (Kind::Half, kind),
-    };
+    check_caption_dropout(&spec.train.caption_dropout, dataset)?;
     let schedule = NoiseSchedule::new(schedule.clone(), device);
     let loss_weights =
         spec.train.min_snr_gamma.map(|gamma| LossWeights::min_snr(&schedule, gamma)).transpose()?;
@@ -152,21 +147,36 @@ fn new_objective(
         seed: spec.seed,
         timestep_count: schedule.config().num_train_timesteps,
         timestep_sampling: spec.train.timesteps,
-        caption_dropout: spec.train.caption_dropout,
+        caption_dropout: spec.train.caption_dropout.shares().to_vec(),
         noise_offset: spec.train.noise_offset,
         has_moments: has_moments(dataset),
     };
-    let empty_caption = spec.data.empty_caption();
+    let encoders = spec.text_encoders.take().map(|encoders| encoders.models);
+    let text = TextConditions::new(dataset, spec.data.empty_caption(), encoders, (kind, device))?;
     Ok(Objective {
         schedule,
         scaling_factor: dataset.scaling_factor,
         drawer,
         loss_weights,
-        empty_text: guard(|| tensor_from_bytes(empty_caption, stored_kind, &shape, text_kind, device))?,
-        text_encoder: spec.text_encoder.take().map(|encoder| encoder.model),
+        text,
         kind,
         device,
     })
+}
+
+/// Refuses shares for another number of text encoders than the rows have.
+fn check_caption_dropout(dropout: &CaptionDropout, dataset: &DatasetSpec) -> Result<(), Error> {
+    let encoders = dataset.text_columns().filter(|(column, _)| !column.is_pooled()).count();
+    match dropout {
+        CaptionDropout::PerEncoder(shares) if shares.len() != encoders => {
+            let message = format!(
+                "{} shares for {encoders} text encoders; give one for each, or one number",
+                shares.len()
+            );
+            Err(Error::config("train.caption_dropout", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The precision of the forward and backward passes, and a message to the user about it. `has_bf16`

@@ -73,7 +73,7 @@ pub fn train_spec(data: &Path, output: &Path) -> TrainSpec {
         output: output.into(),
         data: Box::new(stored_datasets(data)),
         denoiser: Box::new(unet),
-        text_encoder: None,
+        text_encoders: None,
         validation_set: None,
         scheduler: SchedulerConfig::default(),
         preview: None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
-use tidemill_store::ModelDigests;
+use tidemill_store::{ModelDigests, TextEncoderDigests};
 
 use crate::engine::dataset_spec::compute_model_digests;
 use crate::engine::ray::json_exchange::{from_json, to_json};
@@ -90,20 +90,34 @@ pub fn check_provenance(
         );
         return Err(Error::Unit(problem));
     }
-    // A dataset of token ids has no digest of a text encoder.
-    let text_encoder = expected.text_encoder.as_ref().or(models.text_encoder.as_ref());
-    let parts = [
-        ("VAE", Some(&models.vae), Some(&expected.vae)),
-        ("text encoder", models.text_encoder.as_ref(), text_encoder),
-        ("tokenizer", Some(&models.tokenizer), Some(&expected.tokenizer)),
-    ];
-    match parts.into_iter().find(|(_, theirs, ours)| theirs != ours) {
+    match find_other_model(&models, expected) {
         None => Ok(()),
-        Some((part, ..)) => Err(Error::Unit(format!(
+        Some(part) => Err(Error::Unit(format!(
             "on {node}, {folder} has another {part} than where the run was started; \
              make the folder the same on all machines"
         ))),
     }
+}
+
+/// The kind of the first model that is not the expected one.
+fn find_other_model(models: &ModelDigests, expected: &ModelDigests) -> Option<&'static str> {
+    if models.vae != expected.vae {
+        return Some("VAE");
+    }
+    let (found, expected): (Vec<_>, Vec<_>) =
+        (models.text_encoders().collect(), expected.text_encoders().collect());
+    // A dataset of token ids has no digests of text encoders.
+    let is_other_encoder = |(found, expected): (&TextEncoderDigests, &TextEncoderDigests)| {
+        expected.text_encoder.is_some() && found.text_encoder != expected.text_encoder
+    };
+    if found.len() != expected.len() || found.iter().zip(&expected).any(is_other_encoder) {
+        return Some("text encoder");
+    }
+    found
+        .iter()
+        .zip(&expected)
+        .any(|(found, expected)| found.tokenizer != expected.tokenizer)
+        .then_some("tokenizer")
 }
 
 #[cfg(test)]
@@ -118,6 +132,7 @@ mod tests {
             vae: vae.into(),
             text_encoder: text.map(Into::into),
             tokenizer: "k".into(),
+            more_text_encoders: Vec::new(),
         };
         let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..3));
         let rows = RecordBatch::try_from_iter([("sample_id", ids)]).unwrap();

@@ -7,25 +7,32 @@ use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 use tidemill_store::dataset::spec::FORMAT_VERSION;
 use tidemill_store::stream::{Batch, SkippedRows};
-use tidemill_store::{Bucket, DatasetSpec, Dtype, ModelDigests, TensorSpec};
+use tidemill_store::{Bucket, DatasetSpec, Dtype, ModelDigests, TensorSpec, TextColumn};
 use tidemill_torch::{guard, tensor_to_bytes};
 use tidemill_train::{BatchStream, Error, Phase, TrainConfig, TrainingData};
 
 /// Endless epochs of random rows of one size. After `batches` batches a stream ends with an error, so
 /// that the trainer stops without a checkpoint, which may have gigabytes.
 pub struct RandomLatents {
+    row: RandomRow,
+    /// Batches of a stream.
+    batches: u64,
+    /// The text columns of all rows, also of the empty caption, one behind the other.
+    caption: Vec<u8>,
+}
+
+/// What a row is made of.
+pub struct RandomRow {
     /// Pixels.
     pub resolution: u32,
     /// Shape of an image's moments.
     pub moments: [i64; 3],
-    /// Dtype and shape of a caption.
-    pub text: TensorSpec,
+    /// Dtypes and shapes of a caption.
+    pub text: BTreeMap<TextColumn, TensorSpec>,
+    /// Whether there are sizes of image and crop.
+    pub has_time_ids: bool,
     /// The VAE's factor between its latents and the input of the U-Net.
     pub scaling_factor: f64,
-    /// Batches of a stream.
-    pub batches: u64,
-    /// The caption of all rows, also the empty one.
-    caption: Vec<u8>,
 }
 
 impl RandomLatents {
@@ -33,35 +40,42 @@ impl RandomLatents {
     ///
     /// # Errors
     /// If there is not enough memory.
-    pub fn new(
-        resolution: u32,
-        moments: [i64; 3],
-        text: TensorSpec,
-        scaling_factor: f64,
-        batches: u64,
-    ) -> Result<Self, Error> {
-        let shape: Vec<i64> = text.shape.iter().map(|n| i64::from(*n)).collect();
-        let caption = match text.dtype {
-            // A token id that every vocabulary has.
-            Dtype::I32 => guard(|| Tensor::zeros(&shape, (Kind::Int, Device::Cpu)))?,
-            _ => guard(|| Tensor::randn(&shape, (Kind::Half, Device::Cpu)))?,
-        };
-        let caption = tensor_to_bytes(&caption);
-        Ok(Self { resolution, moments, text, scaling_factor, batches, caption })
+    pub fn new(row: RandomRow, batches: u64) -> Result<Self, Error> {
+        let mut caption = Vec::new();
+        for spec in row.text.values() {
+            let shape: Vec<i64> = spec.shape.iter().map(|n| i64::from(*n)).collect();
+            let values = match spec.dtype {
+                // A token id that every vocabulary has.
+                Dtype::I32 => guard(|| Tensor::zeros(&shape, (Kind::Int, Device::Cpu)))?,
+                _ => guard(|| Tensor::randn(&shape, (Kind::Half, Device::Cpu)))?,
+            };
+            caption.extend(tensor_to_bytes(&values));
+        }
+        Ok(Self { row, batches, caption })
     }
 }
 
 impl TrainingData for RandomLatents {
     fn spec(&self) -> Result<DatasetSpec, Error> {
-        let moments = TensorSpec::f16(self.moments.map(|n| n as u32).to_vec());
-        let models = ModelDigests { vae: "random".into(), text_encoder: None, tokenizer: "random".into() };
+        let RandomRow { resolution, moments, text, has_time_ids, scaling_factor } = &self.row;
+        let moments = TensorSpec::f16(moments.map(|n| n as u32).to_vec());
+        let models = ModelDigests {
+            vae: "random".into(),
+            text_encoder: None,
+            tokenizer: "random".into(),
+            more_text_encoders: Vec::new(),
+        };
+        let mut more_text = text.clone();
+        let text = more_text.remove(&TextColumn::FIRST).unwrap_or_else(|| TensorSpec::f16([0]));
         Ok(DatasetSpec {
             format: FORMAT_VERSION,
-            latents: BTreeMap::from([(Bucket::square(self.resolution), moments)]),
+            latents: BTreeMap::from([(Bucket::square(*resolution), moments)]),
             latents_kind: "moments".into(),
-            text: self.text.clone(),
+            text,
+            more_text,
+            has_time_ids: *has_time_ids,
             models,
-            scaling_factor: self.scaling_factor,
+            scaling_factor: *scaling_factor,
             validation_share: 0.0,
             row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
             prepare: Value::Null,
@@ -74,7 +88,7 @@ impl TrainingData for RandomLatents {
     }
 
     fn identity(&self) -> (&'static str, Value) {
-        ("random", json!(self.resolution))
+        ("random", json!(self.row.resolution))
     }
 
     fn check_phases(&self, _train: &TrainConfig) -> Result<(), Error> {
@@ -83,12 +97,20 @@ impl TrainingData for RandomLatents {
 
     fn open_stream(&self, phase: &Phase<'_>, _state: Option<&Value>) -> Result<Box<dyn BatchStream>, Error> {
         let rows = phase.world.local_batch_size(phase.global_batch());
-        let shape = [&[rows as i64], &self.moments[..]].concat();
+        let shape = [&[rows as i64], &self.row.moments[..]].concat();
         let moments = guard(|| Tensor::randn(&shape, (Kind::Half, Device::Cpu)))?;
+        let side = self.row.resolution as i32;
+        let time_ids: Vec<u8> = [side, side, 0, 0, side, side].map(i32::to_le_bytes).concat();
         Ok(Box::new(RandomStream {
-            bucket: Bucket::square(self.resolution),
+            bucket: Bucket::square(self.row.resolution),
             latents: tensor_to_bytes(&moments),
-            text: self.caption.repeat(rows),
+            text: self
+                .spec()?
+                .split_text_row(&self.caption)
+                .into_iter()
+                .map(|text| text.repeat(rows))
+                .collect(),
+            time_ids: self.row.has_time_ids.then(|| time_ids.repeat(rows)),
             rows,
             number: 0,
             batches: self.batches,
@@ -101,7 +123,8 @@ impl TrainingData for RandomLatents {
 struct RandomStream {
     bucket: Bucket,
     latents: Vec<u8>,
-    text: Vec<u8>,
+    text: Vec<Vec<u8>>,
+    time_ids: Option<Vec<u8>>,
     rows: usize,
     number: u64,
     batches: u64,
@@ -125,7 +148,8 @@ impl BatchStream for RandomStream {
             sample_ids: (first..first + self.rows as u64).collect(),
             epochs: vec![0; self.rows],
             latents: self.latents.clone().into(),
-            text: self.text.clone().into(),
+            text: self.text.iter().map(|text| text.clone().into()).collect(),
+            time_ids: self.time_ids.clone().map(Into::into),
         })
     }
 

@@ -1,15 +1,16 @@
 //! A few steps of the trainer on random latents.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use tch::Device;
-use tidemill_models::{ClipTextConfig, ClipTextModel, ModelFolder, VaeConfig};
-use tidemill_store::{Dtype, TensorSpec};
+use tidemill_models::{ModelFolder, TextEncoders, UNetConfig, VaeConfig};
+use tidemill_store::{Dtype, TensorSpec, TextColumn};
 use tidemill_train::{
-    CheckpointConfig, Observer, PhaseConfig, StepMetrics, TextEncoder, TrainSpec, World, train,
+    CheckpointConfig, FrozenTextEncoders, Observer, PhaseConfig, StepMetrics, TrainSpec, World, train,
 };
 
-use super::random_latents::RandomLatents;
+use super::random_latents::{RandomLatents, RandomRow};
 use crate::encode::config::StoredText;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
@@ -73,11 +74,13 @@ fn new_train_spec(run: &Run, phase: usize, steps: u64, device: Device, output: P
     train.phase = vec![PhaseConfig { steps: steps + 2, mix: None, ..train.phase[phase].clone() }];
     (train.mix, train.log_every) = (Vec::new(), 1);
     (train.preview, train.validation, train.prometheus, train.profile) = (None, None, None, None);
-    let (text, text_encoder) = text_format(run, &models, device)?;
+    let (text, text_encoders) = text_format(run, &models, device)?;
     let vae = VaeConfig::read(&models.vae().join("config.json"))?;
     let side = i64::from(resolution) / vae.downscale_factor();
     let moments = [2 * vae.latent_channels, side, side];
-    let data = RandomLatents::new(resolution, moments, text, vae.scaling_factor, steps + 1)?;
+    let has_time_ids = UNetConfig::read(&models.unet().join("config.json"))?.takes_time_ids();
+    let row = RandomRow { resolution, moments, text, has_time_ids, scaling_factor: vae.scaling_factor };
+    let data = RandomLatents::new(row, steps + 1)?;
     Ok(TrainSpec {
         train,
         checkpoint: CheckpointConfig { every: steps + 3, ..CheckpointConfig::default() },
@@ -86,7 +89,7 @@ fn new_train_spec(run: &Run, phase: usize, steps: u64, device: Device, output: P
         output,
         data: Box::new(data),
         denoiser: Box::new(load_initial_unet(run, &models, device)?),
-        text_encoder,
+        text_encoders,
         scheduler: models.scheduler()?,
         validation_set: None,
         preview: None,
@@ -94,16 +97,25 @@ fn new_train_spec(run: &Run, phase: usize, steps: u64, device: Device, output: P
 }
 
 /// How rows have their captions, and the encoder for token ids.
-fn text_format(run: &Run, models: &ModelFolder, device: Device) -> Result<(TensorSpec, Option<TextEncoder>)> {
-    let config = ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
+fn text_format(
+    run: &Run,
+    models: &ModelFolder,
+    device: Device,
+) -> Result<(BTreeMap<TextColumn, TensorSpec>, Option<FrozenTextEncoders>)> {
     let tokens = tidemill_data::tokenizer::CONTEXT as u32;
+    let widths = models.text_widths()?.into_iter().zip(1..);
     if run.file.encode.embeddings != StoredText::TokenIds {
-        return Ok((TensorSpec::f16(vec![tokens, config.hidden_size as u32]), None));
+        let columns = widths.flat_map(|(widths, number)| {
+            let hidden = (TextColumn::hidden(number), TensorSpec::f16([tokens, widths.hidden as u32]));
+            let pooled = |width| (TextColumn::pooled(number), TensorSpec::f16([width as u32]));
+            [hidden].into_iter().chain(widths.pooled.map(pooled))
+        });
+        return Ok((columns.collect(), None));
     }
-    let kind = run.file.encode.dtype.to_kind();
-    let model = ClipTextModel::load(&models.text_encoder(), device, kind)?;
-    let encoder = TextEncoder { model, digest: "random".into() };
-    Ok((TensorSpec { dtype: Dtype::I32, shape: vec![tokens] }, Some(encoder)))
+    let ids =
+        |(_, number)| (TextColumn::hidden(number), TensorSpec { dtype: Dtype::I32, shape: vec![tokens] });
+    let models = TextEncoders::load(models, device, run.file.encode.dtype.to_kind())?;
+    Ok((widths.map(ids).collect(), Some(FrozenTextEncoders { models, digests: Vec::new() })))
 }
 
 /// Keeps the metrics of all steps.

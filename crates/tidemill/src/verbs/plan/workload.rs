@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tch::Device;
 use tidemill_models::{
-    Activations, ClipTextConfig, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
+    Activations, ParamInit, SampleShape, TextWidths, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
     VaeConfig,
 };
 use tidemill_plan::Workload;
@@ -20,7 +20,7 @@ use crate::run_file::Run;
 
 /// The row format of Stable Diffusion 1 and 2, with the text encoder of version 2.
 const SD2_ROWS: RowFormat =
-    RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 1024 };
+    RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 1024, pooled_width: 0 };
 
 /// What a run trains. Without `models.path`, Stable Diffusion 2.
 ///
@@ -77,12 +77,13 @@ fn read_models(run: &Run) -> Result<(UNet2DConditionModel, RowFormat)> {
     } else {
         let models = run.models()?;
         let vae = VaeConfig::read(&models.vae().join("config.json"))?;
-        let text = ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
+        let text = TextWidths::join(&models.text_widths()?);
         let rows = RowFormat {
             latent_channels: vae.latent_channels.unsigned_abs(),
             downscale_factor: vae.downscale_factor().unsigned_abs(),
-            tokens: text.max_position_embeddings.unsigned_abs(),
-            text_width: text.hidden_size.unsigned_abs(),
+            tokens: tidemill_data::tokenizer::CONTEXT as u64,
+            text_width: text.hidden.unsigned_abs(),
+            pooled_width: text.pooled.unwrap_or(0).unsigned_abs(),
         };
         (UNetConfig::read(&models.unet().join("config.json"))?, rows)
     };
@@ -100,6 +101,8 @@ fn image_cost(
     let shape = SampleShape {
         latents: [rows.latent_channels as i64, side, side],
         text: [tokens, rows.text_width as i64],
+        pooled: Some(rows.pooled_width as i64).filter(|width| *width > 0),
+        has_time_ids: unet.config().takes_time_ids(),
     };
     // A backward pass has twice as many as a forward pass.
     let flops = 3.0 * unet.forward_flops(shape)? as f64;

@@ -5,8 +5,8 @@ use tch::Device;
 use tidemill_data::tokenizer::CONTEXT;
 use tidemill_models::sampler::Sampler;
 use tidemill_models::{
-    ClipTextConfig, NoiseSchedule, ParamInit, SampleShape, TrainableDenoiser, UNet2DConditionModel,
-    UNetConfig, VaeConfig, check_weights,
+    NoiseSchedule, ParamInit, SampleShape, TextWidths, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
+    VaeConfig, check_weights,
 };
 use tidemill_train::{ValidationConfig, training_scheduler_config};
 
@@ -39,13 +39,15 @@ pub fn check_validation(run: &Run, mode: EncodingMode) -> Result<()> {
 pub fn check_models(run: &Run) -> Result<()> {
     let models = run.models()?;
     let vae = VaeConfig::read(&models.vae().join("config.json"))?;
-    let text = ClipTextConfig::read(&models.text_encoder().join("config.json"))?;
+    let text = TextWidths::join(&models.text_widths()?);
     let config = UNetConfig::read(&models.unet().join("config.json"))?;
     let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Empty)?;
     let side = i64::from(run.resolution()) / vae.downscale_factor();
     unet.forward_flops(SampleShape {
         latents: [vae.latent_channels, side, side],
-        text: [CONTEXT as i64, text.hidden_size],
+        text: [CONTEXT as i64, text.hidden],
+        pooled: text.pooled,
+        has_time_ids: unet.config().takes_time_ids(),
     })?;
     if models.has_unet_weights()? {
         check_weights(unet.params(), &models.unet())?;

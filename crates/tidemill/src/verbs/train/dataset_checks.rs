@@ -20,15 +20,7 @@ pub fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Res
     let expected = compute_model_digests(models)?;
     for dataset in datasets.values() {
         let found = &dataset.spec().models;
-        let mut parts =
-            vec![("VAE", &found.vae, &expected.vae), ("tokenizer", &found.tokenizer, &expected.tokenizer)];
-        if let (Some(found), Some(expected)) = (&found.text_encoder, &expected.text_encoder) {
-            parts.insert(1, ("text encoder", found, expected));
-        }
-        let different = parts.iter().filter(|(_, found, expected)| found != expected);
-        let different: Vec<String> = different
-            .map(|(name, found, expected)| format!("{name} (digest {found}; the run's is {expected})"))
-            .collect();
+        let different = describe_other_models(found, &expected);
         if !different.is_empty() {
             let message = format!(
                 "the dataset {} was made with another {}; name the models that made it, or preprocess again",
@@ -39,6 +31,28 @@ pub fn check_models(run: &Run, models: &ModelFolder, datasets: &Datasets) -> Res
         }
     }
     Ok(expected)
+}
+
+/// The models of a dataset that are not those of the run. A dataset of token ids has no digests of text encoders.
+fn describe_other_models(found: &ModelDigests, expected: &ModelDigests) -> Vec<String> {
+    let mut parts = vec![("VAE".to_owned(), found.vae.clone(), expected.vae.clone())];
+    let (found, expected): (Vec<_>, Vec<_>) =
+        (found.text_encoders().collect(), expected.text_encoders().collect());
+    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let number = if index == 0 { String::new() } else { format!(" {}", index + 1) };
+        if let (Some(found), Some(expected)) = (&found.text_encoder, &expected.text_encoder) {
+            parts.push((format!("text encoder{number}"), found.clone(), expected.clone()));
+        }
+        parts.push((format!("tokenizer{number}"), found.tokenizer.clone(), expected.tokenizer.clone()));
+    }
+    let different = parts.iter().filter(|(_, found, expected)| found != expected);
+    let mut lines: Vec<String> = different
+        .map(|(name, found, expected)| format!("{name} (digest {found}; the run's is {expected})"))
+        .collect();
+    if found.len() != expected.len() {
+        lines.push(format!("number of text encoders ({}; the run's is {})", found.len(), expected.len()));
+    }
+    lines
 }
 
 /// One line for each setting of the run file that training ignores, because the datasets were made

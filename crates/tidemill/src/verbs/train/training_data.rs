@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tch::Device;
-use tidemill_models::{ClipTextModel, ModelFolder};
+use tidemill_models::{ModelFolder, TextEncoders};
 use tidemill_store::stream::{Datasets, single_dataset};
 use tidemill_store::{Dataset, Dtype, ModelDigests, Split};
-use tidemill_train::{MixConfig, StoredDatasets, TextEncoder, TrainingData, ValidationSet};
+use tidemill_train::{FrozenTextEncoders, MixConfig, StoredDatasets, TrainingData, ValidationSet};
 
 use super::dataset_checks::{check_models, describe_changed_settings};
 use super::encoder_devices::choose_encoder_devices;
@@ -21,8 +21,8 @@ use crate::run_file::Run;
 /// The training data of this process, and what belongs to it.
 pub struct OpenedData {
     pub data: Box<dyn TrainingData>,
-    /// Encodes captions, if the data contain token ids.
-    pub text_encoder: Option<TextEncoder>,
+    /// Encode captions, if the data contain token ids.
+    pub text_encoders: Option<FrozenTextEncoders>,
     /// The rows for the loss of `train.validation`.
     pub validation_set: Option<ValidationSet>,
     /// What became of the pairs of online training.
@@ -65,9 +65,9 @@ pub fn open_training_data(
             (Box::new(online), digests, rows)
         }
     };
-    let text_encoder = load_text_encoder(run, &models, digests, &*data, device)?;
+    let text_encoders = load_text_encoders(run, &models, &digests, &*data, device)?;
     let validation_set = open_validation_set(run, mode, &models)?;
-    Ok(OpenedData { data, text_encoder, validation_set, rows })
+    Ok(OpenedData { data, text_encoders, validation_set, rows })
 }
 
 /// Opens the rows for the loss of `train.validation`.
@@ -106,18 +106,19 @@ fn open_datasets(run: &Run) -> Result<Datasets> {
     mix.iter().map(open).collect()
 }
 
-/// Loads the text encoder if the data contain token ids only. Its number format is the one that
+/// Loads the text encoders if the data contain token ids only. Their number format is the one that
 /// `preprocess` would use.
-fn load_text_encoder(
+fn load_text_encoders(
     run: &Run,
     models: &ModelFolder,
-    digests: ModelDigests,
+    digests: &ModelDigests,
     data: &dyn TrainingData,
     device: Device,
-) -> Result<Option<TextEncoder>> {
+) -> Result<Option<FrozenTextEncoders>> {
     if data.spec()?.text.dtype != Dtype::I32 {
         return Ok(None);
     }
-    let model = ClipTextModel::load(&models.text_encoder(), device, run.file.encode.dtype.to_kind())?;
-    Ok(Some(TextEncoder { model, digest: digests.text_encoder.unwrap_or_default() }))
+    let digests = digests.text_encoders().map(|digests| digests.text_encoder.unwrap_or_default()).collect();
+    let models = TextEncoders::load(models, device, run.file.encode.dtype.to_kind())?;
+    Ok(Some(FrozenTextEncoders { models, digests }))
 }

@@ -145,7 +145,7 @@ fn build_train_spec(
     let rank_devices = if rank.local_world_size > 1 { devices.get(..rank.local_world_size) } else { None };
     reporter.report(format!("training on {}", describe_devices(run, rank_devices.unwrap_or(&[device]))));
     let models = run.models()?;
-    let OpenedData { data, text_encoder, validation_set, rows } =
+    let OpenedData { data, text_encoders, validation_set, rows } =
         open_training_data(run, mode, rank, &devices, remote_encoders, reporter)?;
     // The run file's number of threads is for the whole machine.
     let threads = match run.file.engine.encode.threads {
@@ -165,7 +165,7 @@ fn build_train_spec(
         output: run.output().into(),
         data,
         denoiser,
-        text_encoder,
+        text_encoders,
         validation_set,
         scheduler: models.scheduler()?,
         preview: load_preview_sampler(run, &models, device)?,

@@ -9,7 +9,7 @@ use tidemill_store::mds::{Folder, Import};
 use tidemill_store::{Dataset, DatasetWriter, UnitId};
 
 use super::import_pass::{ImportCounts, ImportPass};
-use super::shard_units::{ShardUnit, compute_digests, find_resolutions, list_units};
+use super::shard_units::{ShardUnit, compute_digests, find_resolutions, has_time_ids, list_units};
 use super::source_models::SourceModels;
 use crate::engine::dataset_sink::{is_imported, read_newest_snapshot};
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::progress::Reporter;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Example:\n  \
     tidemill mds import s3://bucket/latents --to runs/sd2/dataset --models models/sd2 --scaled-by 0.18215\n\n\
-    Columns read: caption_latents and latents_<R> (f16, row-major); caption, key, width and height, if they exist. All \
+    Columns read: caption_latents and latents_<R> (f16, row-major); for SDXL text_2, pooled_2 (f16) and time_ids_<R> (i32) as well; caption, key, width and height, if they exist. All \
     other text and number columns are carried along. A dataset records which models made it, but MDS does not, so you \
     are responsible for --models. As a check, the embeddings of the first captions are computed again. Latents cannot \
     be checked.")]
@@ -58,7 +58,12 @@ pub fn run(args: &Args, reporter: &Reporter) -> Result<Value> {
     let resolutions = find_resolutions(&mds)?;
     let models = SourceModels::load(&args.models)?;
     let settings = json!({ "imported": "mds", "scaled_by": args.scaled_by });
-    let spec = models.dataset_spec(&resolutions, args.validation_share, settings)?;
+    let spec = models.dataset_spec(
+        &resolutions,
+        args.validation_share,
+        has_time_ids(&mds, &resolutions),
+        settings,
+    )?;
     let empty = models.embed("")?;
     let digests = compute_digests(&spec, args.scaled_by);
     let units = list_units(&mds, &digests)?;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::json;
 use tidemill_data::source::{self, InputFile};
-use tidemill_store::mds::{Folder, ShardLocation, latent_resolutions, latents_column};
+use tidemill_store::mds::{Folder, ShardLocation, latent_resolutions, latents_column, time_ids_column};
 use tidemill_store::{DatasetSpec, Digests, ModelDigests, UnitKey};
 
 use crate::engine::dataset_spec::short_digest;
@@ -62,13 +62,33 @@ pub fn find_resolutions(mds: &Folder) -> Result<Vec<u32>> {
     }
 }
 
+/// Whether all shards have sizes of image and crop at these resolutions.
+pub fn has_time_ids(mds: &Folder, resolutions: &[u32]) -> bool {
+    let has_all = |shard: &ShardLocation| {
+        let columns = shard.info.columns();
+        resolutions.iter().all(|resolution| {
+            let name = time_ids_column(*resolution);
+            columns.iter().any(|column| column.name == name)
+        })
+    };
+    mds.shards.iter().all(has_all)
+}
+
 /// The digests of the settings that determine the rows and each tensor column. The text models are
 /// part of the rows' digest, because they determine which captions count as dropped.
 pub fn compute_digests(spec: &DatasetSpec, scaled_by: f32) -> Digests {
-    let ModelDigests { vae, text_encoder, tokenizer } = &spec.models;
+    let ModelDigests { vae, text_encoder, tokenizer, .. } = &spec.models;
     let latents = short_digest(&json!(["mds", scaled_by, vae]));
     let latents = spec.resolutions().into_iter().map(|r| (latents_column(r), latents.clone()));
+    let time_ids = spec.resolutions().into_iter().filter(|_| spec.has_time_ids);
+    let time_ids = time_ids.map(|r| (time_ids_column(r), short_digest(&json!(["mds", r]))));
     let text = short_digest(&json!(["mds", text_encoder, tokenizer]));
+    let more_text = spec.more_text.keys().map(|column| {
+        let digests = spec.models.text_encoders().nth(usize::from(column.encoder()) - 1);
+        let digests = digests.map(|digests| (digests.text_encoder, digests.tokenizer));
+        (column.to_string(), short_digest(&json!(["mds", digests])))
+    });
     let rows = json!(["mds", text_encoder, tokenizer, spec.validation_share, spec.row_group_rows]);
-    Digests { rows: short_digest(&rows), tensors: latents.chain([("text".into(), text)]).collect() }
+    let tensors = latents.chain(time_ids).chain([("text".into(), text)]).chain(more_text).collect();
+    Digests { rows: short_digest(&rows), tensors }
 }

@@ -11,8 +11,8 @@ use tidemill_store::dataset::spec::FORMAT_VERSION;
 use tidemill_store::mds::{Shard, TEXT, is_same_text};
 use tidemill_store::{Bucket, DatasetSpec, ModelDigests, TensorSpec};
 
-use crate::encode::{Encode, EncodeConfig};
-use crate::engine::dataset_spec::{compute_model_digests, f16_tensor_spec};
+use crate::encode::{Encode, EncodeConfig, open_tokenizers};
+use crate::engine::dataset_spec::{compute_model_digests, f16_tensor_spec, text_columns};
 use crate::error::{Error, Result};
 
 /// The number of captions whose embeddings are computed again.
@@ -21,7 +21,7 @@ const CHECKED_CAPTIONS: u32 = 8;
 /// The models that the user names.
 pub struct SourceModels {
     encode: Encode,
-    tokenizer: ClipTokenizer,
+    tokenizers: Vec<ClipTokenizer>,
     digests: ModelDigests,
 }
 
@@ -34,12 +34,13 @@ impl SourceModels {
         let folder = ModelFolder::open(folder)?;
         Ok(Self {
             encode: Encode::load(&folder, &EncodeConfig::default(), Device::Cpu)?,
-            tokenizer: ClipTokenizer::open(&folder.tokenizer())?,
+            tokenizers: open_tokenizers(&folder)?,
             digests: compute_model_digests(&folder)?,
         })
     }
 
-    /// The spec of a dataset of latent samples that these models made.
+    /// The spec of a dataset of latent samples that these models made. `has_time_ids` says whether the shards have
+    /// sizes of image and crop.
     ///
     /// # Errors
     /// If the VAE does not accept a resolution.
@@ -47,8 +48,10 @@ impl SourceModels {
         &self,
         resolutions: &[u32],
         validation_share: f64,
+        has_time_ids: bool,
         prepare: Value,
     ) -> Result<DatasetSpec> {
+        let (text, more_text) = text_columns(&self.encode);
         let latents = resolutions.iter().map(|&resolution| {
             let [channels, height, width] = self.encode.latents_shape((resolution, resolution))?;
             // The VAE computes means and log variances; samples have half as many channels.
@@ -58,7 +61,9 @@ impl SourceModels {
             format: FORMAT_VERSION,
             latents: latents.collect::<Result<BTreeMap<Bucket, TensorSpec>>>()?,
             latents_kind: "sample".into(),
-            text: self.encode.text_spec(tidemill_data::tokenizer::CONTEXT),
+            text,
+            more_text,
+            has_time_ids,
             models: self.digests.clone(),
             scaling_factor: self.encode.scaling_factor(),
             validation_share,
@@ -68,12 +73,12 @@ impl SourceModels {
         })
     }
 
-    /// Computes a caption's embedding, as the bytes of a row of the column `text`.
+    /// Computes a caption's embeddings, as the bytes of a row of the text columns.
     ///
     /// # Errors
     /// If libtorch fails.
     pub fn embed(&self, caption: &str) -> Result<Vec<u8>> {
-        self.encode.encode_caption(&self.tokenizer.encode(caption))
+        self.encode.encode_caption(caption, &self.tokenizers)
     }
 
     /// Computes the embeddings of a shard's first captions and compares them with the stored ones.
@@ -88,11 +93,13 @@ impl SourceModels {
         let (mut compared, mut same) = (0, 0);
         for sample in (0..shard.len()).filter_map(|i| shard.sample(i).ok()) {
             let (Ok(caption), text) = (std::str::from_utf8(sample[caption]), sample[text]) else { continue };
-            if text.len() != empty.len() || compared == CHECKED_CAPTIONS {
+            // The first text encoder's come first.
+            let is_same = |row: &[u8]| row.get(..text.len()).is_some_and(|row| is_same_text(text, row));
+            if text.len() > empty.len() || compared == CHECKED_CAPTIONS {
                 continue;
             }
             compared += 1;
-            same += u32::from(is_same_text(text, empty) || is_same_text(text, &self.embed(caption)?));
+            same += u32::from(is_same(empty) || is_same(&self.embed(caption)?));
         }
         if 2 * same < compared {
             return Err(Error::Missing {

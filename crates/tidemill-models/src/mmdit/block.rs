@@ -1,0 +1,140 @@
+//! A block of the transformer. Names follow diffusers' `JointTransformerBlock`.
+
+use std::sync::Arc;
+
+use tch::Tensor;
+use tidemill_torch::gradient_checkpoint;
+
+use super::attention::{ImageAttention, JointAttention};
+use super::config::SD3TransformerConfig;
+use super::modulation::{Modulation, modulate};
+use crate::layers::{Linear, unwrap_or_panic};
+use crate::params::Scope;
+
+/// Vectors of a sequence's modulation: shift, scale and gate of attention, and of the MLP.
+const PARTS: i64 = 6;
+/// Shift, scale and gate of the attention of image tokens to themselves.
+const DUAL_PARTS: i64 = 3;
+
+/// The MLP, with four times the width.
+#[derive(Debug)]
+struct FeedForward {
+    proj: Linear,
+    out: Linear,
+}
+
+impl FeedForward {
+    fn new(scope: Scope, width: i64) -> Self {
+        let net = scope.child("net");
+        Self {
+            proj: Linear::new(net.child(0).child("proj"), width, 4 * width),
+            out: Linear::new(net.child(2), 4 * width, width),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.out.forward(&self.proj.forward(x).gelu("tanh"))
+    }
+}
+
+/// What the text tokens of a block need.
+#[derive(Debug)]
+enum TextPath {
+    /// Text tokens go on to the next block.
+    Continues { norm: Modulation, ff: FeedForward },
+    /// In the last block image tokens attend to them, and they end.
+    Ends { norm: Modulation },
+}
+
+/// Image and text tokens attend to all of both; then each has its MLP.
+#[derive(Debug)]
+pub struct JointTransformerBlock {
+    norm1: Modulation,
+    text: TextPath,
+    attn: JointAttention,
+    attn2: Option<ImageAttention>,
+    ff: FeedForward,
+}
+
+impl JointTransformerBlock {
+    #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass uses it while its caller waits")]
+    pub fn new(scope: Scope, config: &SD3TransformerConfig, layer: i64) -> Arc<Self> {
+        let (width, is_last) = (config.width(), layer + 1 == config.num_layers);
+        let is_dual = config.dual_attention_layers.contains(&layer);
+        let modulation = |name: &str, parts| Modulation::new(scope.child(name), width, parts);
+        Arc::new(Self {
+            norm1: modulation("norm1", if is_dual { PARTS + DUAL_PARTS } else { PARTS }),
+            text: match is_last {
+                true => TextPath::Ends { norm: modulation("norm1_context", 2) },
+                false => TextPath::Continues {
+                    norm: modulation("norm1_context", PARTS),
+                    ff: FeedForward::new(scope.child("ff_context"), width),
+                },
+            },
+            attn: JointAttention::new(scope.child("attn"), config, !is_last),
+            attn2: is_dual.then(|| ImageAttention::new(scope.child("attn2"), config)),
+            ff: FeedForward::new(scope.child("ff"), width),
+        })
+    }
+
+    /// Image tokens [N, L, width] and text tokens [N, M, width] to those after the block. `time` is the SiLU of the
+    /// embedding of timestep and pooled text [N, width]. The last block returns no text.
+    fn forward(&self, image: &Tensor, text: &Tensor, time: &Tensor) -> (Tensor, Option<Tensor>) {
+        let modulation = self.norm1.forward(time);
+        let [shift, scale, gate, shift_mlp, scale_mlp, gate_mlp] = array(&modulation);
+        let h = modulate(image, shift, scale);
+        let (text_norm, text_modulation) = match &self.text {
+            TextPath::Ends { norm } => {
+                let modulation = norm.forward(time);
+                let [scale, shift] = array(&modulation);
+                (modulate(text, shift, scale), None)
+            }
+            TextPath::Continues { norm, ff } => {
+                let modulation = norm.forward(time);
+                let [shift, scale, ..] = array::<6>(&modulation);
+                (modulate(text, shift, scale), Some((modulation, ff)))
+            }
+        };
+        let (attended, text_attended) = self.attn.forward(&h, &text_norm);
+        let mut x = image + gate * attended;
+        if let (Some(attn2), [.., shift, scale, gate]) = (&self.attn2, &modulation[..]) {
+            x += gate * attn2.forward(&modulate(image, shift, scale));
+        }
+        let x = &x + gate_mlp * self.ff.forward(&modulate(&x, shift_mlp, scale_mlp));
+        let text = text_modulation.zip(text_attended).map(|((modulation, ff), attended)| {
+            let [_, _, gate, shift_mlp, scale_mlp, gate_mlp] = array(&modulation);
+            let text = text + gate * attended;
+            &text + gate_mlp * ff.forward(&modulate(&text, shift_mlp, scale_mlp))
+        });
+        (x, text)
+    }
+
+    /// [`Self::forward`]. With gradient checkpointing the backward pass computes the block again, and only its inputs
+    /// are kept.
+    pub fn run(
+        self: &Arc<Self>,
+        image: &Tensor,
+        text: &Tensor,
+        time: &Tensor,
+        use_gradient_checkpointing: bool,
+    ) -> (Tensor, Option<Tensor>) {
+        if !use_gradient_checkpointing {
+            return self.forward(image, text, time);
+        }
+        let output = gradient_checkpoint(self, &[image, text, time], |block, inputs| match inputs {
+            [image, text, time] => match block.forward(image, text, time) {
+                (image, Some(text)) => Tensor::cat(&[image, text], 1),
+                (image, None) => image,
+            },
+            _ => unreachable!("a block has three inputs"),
+        });
+        let (output, length) = (unwrap_or_panic(output), image.size()[1]);
+        let words = output.size()[1] - length;
+        (output.narrow(1, 0, length), (words > 0).then(|| output.narrow(1, length, words)))
+    }
+}
+
+/// The first vectors of a modulation.
+fn array<const N: usize>(vectors: &[Tensor]) -> [&Tensor; N] {
+    std::array::from_fn(|i| &vectors[i])
+}
