@@ -14,7 +14,6 @@ TEXT = {
     "num_hidden_layers": 3,
     "num_attention_heads": 2,
     "intermediate_size": 24,
-    "projection_dim": 12,
     # As in SDXL's own files, which were written before transformers 4.31.
     "eos_token_id": 2,
 }
@@ -35,8 +34,11 @@ UNET = {
 }
 
 
-def make_models(folder, seed):
-    """Writes the folder. As in SDXL, the first tokenizer pads with the end of text, the second with "!"."""
+def make_models(folder, seed, projections=(None, POOLED)):
+    """Writes the folder; `projections` are widths of the encoders' pooled output.
+
+    As in SDXL, the first tokenizer pads with the end of text, the second with "!".
+    """
     torch.manual_seed(seed)
     for part in ("vae", "scheduler", "tokenizer"):
         shutil.copytree(training.ASSETS / part, folder / part)
@@ -46,12 +48,13 @@ def make_models(folder, seed):
             path = folder / tokenizer / name
             path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token": pad}))
     vocabulary = len(json.loads((folder / "tokenizer/vocab.json").read_text()))
-    for name, model, width, activation in (
-        ("text_encoder", CLIPTextModel, WIDTHS[0], "quick_gelu"),
-        ("text_encoder_2", CLIPTextModelWithProjection, WIDTHS[1], "gelu"),
+    for name, width, projection, activation in (
+        ("text_encoder", WIDTHS[0], projections[0], "quick_gelu"),
+        ("text_encoder_2", WIDTHS[1], projections[1], "gelu"),
     ):
         options = {**TEXT, "vocab_size": vocabulary, "hidden_size": width, "hidden_act": activation}
-        encoder = model(CLIPTextConfig(**options))
+        model = CLIPTextModelWithProjection if projection else CLIPTextModel
+        encoder = model(CLIPTextConfig(**options, projection_dim=projection or width))
         with torch.no_grad():
             # As drawn, weights are so small that all captions have the same embedding.
             for parameter in encoder.parameters():

@@ -12,6 +12,7 @@
 
 mod clip;
 mod denoiser;
+mod denoiser_config;
 mod dinov2;
 mod error;
 mod inception;
@@ -28,6 +29,7 @@ mod vae;
 
 pub use clip::{ClipConfig, ClipModel, ClipVisionConfig};
 pub use denoiser::{Activations, Conditions, Denoiser, SampleShape, TrainableDenoiser};
+pub use denoiser_config::DenoiserConfig;
 pub use dinov2::{Dinov2Config, Dinov2Model};
 pub use error::Error;
 pub use inception::{FidInceptionV3, INCEPTION_FEATURES, INCEPTION_SIZE};
@@ -36,8 +38,12 @@ pub use model_folder::{
     ModelFolder, TextEncoderFolders, Variant, check_weights, compute_digest, load_weights, save_weights,
 };
 pub use params::{ParamInit, Params};
-pub use schedule::{BetaSchedule, NoiseSchedule, PredictionType, SchedulerConfig, TimestepSpacing};
+pub use schedule::{
+    BetaSchedule, NoiseSchedule, PredictionType, SchedulerConfig, SchedulerForm, TimestepSpacing,
+};
 pub use score_head::{HeadActivation, HeadOutput, ScoreHead};
-pub use text_encoder::{ClipTextConfig, ClipTextModel, ClipTextOutput, TextEncoders, TextStates, TextWidths};
+pub use text_encoder::{
+    ClipTextConfig, ClipTextModel, ClipTextOutput, TextEncoders, TextJoin, TextStates, TextWidths,
+};
 pub use unet::{AdditionEmbedType, UNet2DConditionModel, UNetConfig};
-pub use vae::{AutoencoderKl, VaeConfig};
+pub use vae::{AutoencoderKl, LatentScale, VaeConfig};

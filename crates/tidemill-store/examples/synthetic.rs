@@ -41,6 +41,7 @@ fn write(folder: &str, rows: u64) {
             more_text_encoders: Vec::new(),
         },
         scaling_factor: 0.18215,
+        shift_factor: 0.0,
         validation_share: 0.0,
         row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
         prepare: serde_json::Value::Null,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidemill_models::{SchedulerConfig, TextEncoders, TrainableDenoiser};
+use tidemill_models::{SchedulerConfig, TextEncoders, TextJoin, TrainableDenoiser};
 
 use crate::config::{CheckpointConfig, TrainConfig};
 use crate::data::TrainingData;
@@ -36,6 +36,8 @@ pub struct TrainSpec {
     pub denoiser: Box<dyn TrainableDenoiser>,
     /// The frozen encoders of captions for data that hold token ids, on the same device.
     pub text_encoders: Option<FrozenTextEncoders>,
+    /// How the network takes the text of several encoders.
+    pub text_join: TextJoin,
     /// The noise schedule in the model folder.
     pub scheduler: SchedulerConfig,
     /// The rows for the validation loss, if `train.validation` is set.

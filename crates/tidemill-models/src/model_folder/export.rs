@@ -11,10 +11,10 @@ use super::config_file;
 use super::folder::{ModelFolder, TextEncoderFolders};
 use super::list_files::list_files;
 use super::weights::{read_weights_for_diffusers, save_weights};
+use crate::denoiser_config::DenoiserConfig;
 use crate::error::Error;
-use crate::schedule::SchedulerConfig;
+use crate::schedule::{SchedulerConfig, SchedulerForm};
 use crate::text_encoder::ClipTextConfig;
-use crate::unet::UNetConfig;
 
 /// The dtype of a folder's weights, and by what name its files are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,15 +49,16 @@ impl Variant {
 
 /// The weights of all parts by parameter name.
 pub(super) struct FolderWeights {
-    pub unet: Vec<(String, Tensor)>,
+    /// Those of the U-Net or the transformer.
+    pub denoiser: Vec<(String, Tensor)>,
     pub vae: Vec<(String, Tensor)>,
     /// Those of each text encoder, in order.
     pub text_encoders: Vec<Vec<(String, Tensor)>>,
 }
 
 impl ModelFolder {
-    /// Writes the folder `to`, which diffusers' `StableDiffusionPipeline.from_pretrained` opens, or with two text
-    /// encoders `StableDiffusionXLPipeline.from_pretrained`: the frozen parts, the U-Net's configuration and its weights `unet_weights`, and the scheduler
+    /// Writes the folder `to`, which diffusers' `StableDiffusionPipeline.from_pretrained` opens, or the class of
+    /// SDXL or Stable Diffusion 3: the frozen parts, the network's configuration and weights, and the scheduler
     /// with the prediction type that it was trained for. All weights have the dtype of `variant`,
     /// whatever the frozen parts have, because the pipeline does not convert between its parts.
     ///
@@ -66,20 +67,16 @@ impl ModelFolder {
     pub fn export(
         &self,
         to: &Path,
-        unet: &UNetConfig,
-        unet_weights: Vec<(String, Tensor)>,
+        config: &DenoiserConfig,
+        denoiser: Vec<(String, Tensor)>,
         scheduler: &SchedulerConfig,
         variant: Variant,
     ) -> Result<(), Error> {
         let vae = read_weights_for_diffusers(&self.vae())?;
         let text_encoders = self.text_encoders()?;
         let text_encoders = text_encoders.iter().map(|folders| read_weights_for_diffusers(&folders.encoder));
-        let weights = FolderWeights {
-            unet: unet_weights,
-            vae,
-            text_encoders: text_encoders.collect::<Result<_, _>>()?,
-        };
-        self.write_folder(to, unet, weights, scheduler, variant)
+        let text_encoders = text_encoders.collect::<Result<_, _>>()?;
+        self.write_folder(to, config, FolderWeights { denoiser, vae, text_encoders }, scheduler, variant)
     }
 
     /// Writes the folder `to` with these weights, and the tokenizer and the configurations of the frozen
@@ -90,7 +87,7 @@ impl ModelFolder {
     pub(super) fn write_folder(
         &self,
         to: &Path,
-        unet: &UNetConfig,
+        config: &DenoiserConfig,
         weights: FolderWeights,
         scheduler: &SchedulerConfig,
         variant: Variant,
@@ -110,18 +107,23 @@ impl ModelFolder {
             copy_files(tokenizer, &to.join(tokenizer.file_name().unwrap_or_default()))?;
             copy_config(encoder, &to.join(encoder.file_name().unwrap_or_default()), variant)?;
         }
-        unet.write(&to.join("unet/config.json"))?;
+        let (part, class) = config.part_and_class();
+        config.write(&to.join(part).join("config.json"))?;
         let text_names = text_folders.iter().filter_map(|folders| folders.encoder.file_name());
         let texts = text_names.zip(weights.text_encoders).map(|(name, weights)| (name, "model", weights));
-        let parts = [("unet", weights.unet), ("vae", weights.vae)];
+        let parts = [(part, weights.denoiser), ("vae", weights.vae)];
         let parts = parts.map(|(part, weights)| (OsStr::new(part), "diffusion_pytorch_model", weights));
         for (part, stem, tensors) in parts.into_iter().chain(texts) {
             // Weights of an earlier export are those of another step.
             remove_if_present(&to.join(part).join(variant.other().file_name(stem)))?;
             save_weights(&cast(tensors, variant.kind())?, &to.join(part).join(variant.file_name(stem)))?;
         }
-        scheduler.write(&to.join("scheduler/scheduler_config.json"))?;
-        write_index(&index, scheduler.class_name(), &text_folders)
+        let form = match config {
+            DenoiserConfig::UNet(_) => SchedulerForm::StableDiffusionPipeline,
+            DenoiserConfig::SD3Transformer(_) => SchedulerForm::StableDiffusion3Pipeline,
+        };
+        scheduler.write(&to.join("scheduler/scheduler_config.json"), form)?;
+        write_index(&index, scheduler.class_name(form), (part, class), &text_folders)
     }
 }
 
@@ -161,13 +163,18 @@ fn copy_config(from: &Path, to: &Path, variant: Variant) -> Result<(), Error> {
 }
 
 /// Writes `model_index.json`.
-fn write_index(path: &Path, scheduler: &str, texts: &[TextEncoderFolders]) -> Result<(), Error> {
+fn write_index(
+    path: &Path,
+    scheduler: &str,
+    (part, class): (&str, &str),
+    texts: &[TextEncoderFolders],
+) -> Result<(), Error> {
     let pair = |library: &str, class: &str| Value::from(vec![library, class]);
     let none = || Value::from(vec![Value::Null, Value::Null]);
     let mut parts: Vec<(String, Value)> = vec![
         ("feature_extractor".into(), none()),
         ("scheduler".into(), pair("diffusers", scheduler)),
-        ("unet".into(), pair("diffusers", "UNet2DConditionModel")),
+        (part.into(), pair("diffusers", class)),
         ("vae".into(), pair("diffusers", "AutoencoderKL")),
     ];
     for TextEncoderFolders { encoder, tokenizer } in texts {
@@ -176,8 +183,14 @@ fn write_index(path: &Path, scheduler: &str, texts: &[TextEncoderFolders]) -> Re
         parts.push((name(encoder), pair("transformers", config.class_name())));
         parts.push((name(tokenizer), pair("transformers", "CLIPTokenizer")));
     }
-    parts.extend(match texts.len() {
-        1 => vec![
+    parts.extend(match (part, texts.len()) {
+        ("transformer", _) => vec![
+            ("_class_name".into(), "StableDiffusion3Pipeline".into()),
+            ("image_encoder".into(), none()),
+            ("text_encoder_3".into(), none()),
+            ("tokenizer_3".into(), none()),
+        ],
+        (_, 1) => vec![
             ("_class_name".into(), "StableDiffusionPipeline".into()),
             ("requires_safety_checker".into(), false.into()),
             ("safety_checker".into(), none()),

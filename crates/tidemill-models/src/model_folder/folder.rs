@@ -6,7 +6,8 @@ use super::weight_files::{has_weight_like_files, weight_files};
 use crate::error::Error;
 use crate::schedule::SchedulerConfig;
 
-/// A folder with `vae/`, `text_encoder/`, `tokenizer/`, `unet/config.json` and `scheduler/`.
+/// A folder with `vae/`, `text_encoder/`, `tokenizer/`, `unet/config.json` or `transformer/config.json`, and
+/// `scheduler/`.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
     path: PathBuf,
@@ -37,9 +38,10 @@ impl ModelFolder {
             require_file(&path, part)?;
         }
         require_tokenizer(&path, "tokenizer")?;
-        for part in ["unet/config.json", "scheduler/scheduler_config.json"] {
-            require_file(&path, part)?;
+        if !path.join("transformer/config.json").is_file() {
+            require_file(&path, "unet/config.json")?;
         }
+        require_file(&path, "scheduler/scheduler_config.json")?;
         Ok(Self { path })
     }
 
@@ -64,10 +66,10 @@ impl ModelFolder {
     }
 
     /// The text encoders with their tokenizers, in order: `text_encoder/` and `tokenizer/`, and `text_encoder_2/` and
-    /// `tokenizer_2/` if the folder has them (SDXL).
+    /// `tokenizer_2/` if the folder has them (SDXL, Stable Diffusion 3).
     ///
     /// # Errors
-    /// If a second encoder has no tokenizer, or there is a third (Stable Diffusion 3).
+    /// If a second encoder has no tokenizer, or there is T5 as a third.
     pub fn text_encoders(&self) -> Result<Vec<TextEncoderFolders>, Error> {
         let folder = |name: &str| self.path.join(name);
         let mut found =
@@ -82,8 +84,8 @@ impl ModelFolder {
             return Err(Error::Unsupported {
                 path: third,
                 key: "text_encoder_3".into(),
-                value: "a third text encoder".into(),
-                allowed: "Tidemill trains the U-Nets of Stable Diffusion 1, 2 and XL, which have one or two"
+                value: "T5".into(),
+                allowed: "Tidemill trains without T5: leave the folder out, and CLIP alone encodes captions"
                     .into(),
             });
         }
@@ -109,14 +111,15 @@ impl ModelFolder {
         self.path.join("unet")
     }
 
-    /// Whether the folder has weights for the U-Net.
+    /// Whether the folder has weights for the network that predicts noise.
     ///
     /// # Errors
     /// If there are files that look like weights but cannot be read. To train from random weights
     /// instead would surprise the user.
-    pub fn has_unet_weights(&self) -> Result<bool, Error> {
-        match weight_files(&self.unet()) {
-            Err(Error::Missing { .. }) if !has_weight_like_files(&self.unet())? => Ok(false),
+    pub fn has_denoiser_weights(&self) -> Result<bool, Error> {
+        let folder = self.denoiser();
+        match weight_files(&folder) {
+            Err(Error::Missing { .. }) if !has_weight_like_files(&folder)? => Ok(false),
             found => found.map(|_| true),
         }
     }

@@ -178,19 +178,36 @@ impl SchedulerConfig {
     }
 
     /// The class of diffusers that [`Self::write`] writes for.
-    pub fn class_name(&self) -> &'static str {
-        // StableDiffusionPipeline cannot call FlowMatchEulerDiscreteScheduler: it has no scale_model_input.
-        if self.is_flow() { "DPMSolverMultistepScheduler" } else { "DDIMScheduler" }
+    pub fn class_name(&self, form: SchedulerForm) -> &'static str {
+        match (form, self.is_flow()) {
+            (SchedulerForm::StableDiffusion3Pipeline, _) => FLOW_MATCH_EULER,
+            // This pipeline cannot call FlowMatchEulerDiscreteScheduler, which has no scale_model_input.
+            (SchedulerForm::StableDiffusionPipeline, true) => "DPMSolverMultistepScheduler",
+            (SchedulerForm::StableDiffusionPipeline, false) => "DDIMScheduler",
+        }
     }
 
-    /// Writes the configuration for [`Self::class_name`], as `StableDiffusionPipeline` takes it.
-    pub fn write(&self, path: &Path) -> Result<(), Error> {
-        let mut head = json!({"_class_name": self.class_name()});
+    /// Writes the configuration for [`Self::class_name`].
+    pub fn write(&self, path: &Path, form: SchedulerForm) -> Result<(), Error> {
+        let mut head = json!({"_class_name": self.class_name(form)});
+        if form == SchedulerForm::StableDiffusion3Pipeline {
+            let values = json!({"num_train_timesteps": self.num_train_timesteps, "shift": self.flow_shift});
+            return config_file::write(path, head, &values);
+        }
         if self.is_flow() {
             head["use_flow_sigmas"] = true.into();
         }
         config_file::write(path, head, self)
     }
+}
+
+/// The pipeline of diffusers for which a schedule is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulerForm {
+    /// `StableDiffusionPipeline` and `StableDiffusionXLPipeline`.
+    StableDiffusionPipeline,
+    /// `StableDiffusion3Pipeline`, which samples rectified flow only.
+    StableDiffusion3Pipeline,
 }
 
 /// Adds the defaults that differ between scheduler classes: a file may omit a key that has the

@@ -4,5 +4,5 @@
 mod config;
 mod noise_schedule;
 
-pub use config::{BetaSchedule, PredictionType, SchedulerConfig, TimestepSpacing};
+pub use config::{BetaSchedule, PredictionType, SchedulerConfig, SchedulerForm, TimestepSpacing};
 pub use noise_schedule::NoiseSchedule;

@@ -91,17 +91,6 @@ fn widths_of<'a>(configs: impl ExactSizeIterator<Item = &'a ClipTextConfig>) -> 
     configs.map(widths).collect()
 }
 
-impl TextWidths {
-    /// Widths of the joined states of several encoders, as [`TextStates::join`] makes them.
-    pub fn join(encoders: &[Self]) -> Self {
-        let pooled: Vec<i64> = encoders.iter().filter_map(|encoder| encoder.pooled).collect();
-        Self {
-            hidden: encoders.iter().map(|encoder| encoder.hidden).sum(),
-            pooled: (!pooled.is_empty()).then(|| pooled.iter().sum()),
-        }
-    }
-}
-
 impl TextStates {
     /// Conditions for drawing images of this height and width, in this dtype: whole images, as SDXL's pipeline
     /// draws by default.
@@ -113,24 +102,6 @@ impl TextStates {
             text: self.hidden.to_kind(kind),
             pooled: self.pooled.as_ref().map(|pooled| pooled.to_kind(kind)),
             time_ids: self.pooled.as_ref().map(|_| time_ids()),
-        }
-    }
-
-    /// Joins what several encoders give for the same captions, side by side, as SDXL's pipeline does: hidden states
-    /// [N, L, sum of D], and pooled outputs [N, sum of P].
-    ///
-    /// # Panics
-    /// If there is no encoder, or libtorch fails.
-    #[must_use]
-    pub fn join(mut encoders: Vec<Self>) -> Self {
-        if encoders.len() == 1 {
-            return encoders.remove(0);
-        }
-        let hidden: Vec<&Tensor> = encoders.iter().map(|states| &states.hidden).collect();
-        let pooled: Vec<&Tensor> = encoders.iter().filter_map(|states| states.pooled.as_ref()).collect();
-        Self {
-            hidden: Tensor::cat(&hidden, -1),
-            pooled: (!pooled.is_empty()).then(|| Tensor::cat(&pooled, -1)),
         }
     }
 }

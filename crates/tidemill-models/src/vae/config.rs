@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tch::Tensor;
 
 use crate::Error;
 use crate::layers::ResnetConfig;
@@ -37,12 +38,48 @@ pub struct VaeConfig {
     /// Latents are multiplied by this before the U-Net sees them, and divided by it before
     /// decoding.
     pub scaling_factor: f64,
+    /// Is subtracted from latents before they are multiplied by the scaling factor (Stable Diffusion 3).
+    #[serde(deserialize_with = "null_as_zero", skip_serializing_if = "is_zero")]
+    pub shift_factor: f64,
     /// Whether the middle block has attention.
     pub mid_block_add_attention: bool,
     /// Whether a 1x1 convolution follows the encoder.
     pub use_quant_conv: bool,
     /// Whether a 1x1 convolution precedes the decoder.
     pub use_post_quant_conv: bool,
+}
+
+/// The map between a VAE's latents and those that the network takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentScale {
+    /// The VAE's scaling factor.
+    pub factor: f64,
+    /// Its shift factor, 0 for most.
+    pub shift: f64,
+}
+
+impl LatentScale {
+    /// A VAE's latents as the network takes them.
+    ///
+    /// # Panics
+    /// If libtorch fails.
+    pub fn scale(self, latents: &Tensor) -> Tensor {
+        match self.shift {
+            0.0 => latents * self.factor,
+            shift => (latents - shift) * self.factor,
+        }
+    }
+
+    /// The network's latents as the VAE decodes them.
+    ///
+    /// # Panics
+    /// If libtorch fails.
+    pub fn unscale(self, latents: &Tensor) -> Tensor {
+        match self.shift {
+            0.0 => latents / self.factor,
+            shift => latents / self.factor + shift,
+        }
+    }
 }
 
 impl Default for VaeConfig {
@@ -59,6 +96,7 @@ impl Default for VaeConfig {
             norm_num_groups: 32,
             sample_size: 32,
             scaling_factor: 0.18215,
+            shift_factor: 0.0,
             mid_block_add_attention: true,
             use_quant_conv: true,
             use_post_quant_conv: true,
@@ -66,15 +104,19 @@ impl Default for VaeConfig {
     }
 }
 
+fn null_as_zero<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// Configurations without a shift are written as before there was one.
+fn is_zero(shift: &f64) -> bool {
+    *shift == 0.0
+}
+
 const ACCEPTED: AcceptedKeys = AcceptedKeys {
     class_names: &["AutoencoderKL"],
     ignored: &["force_upcast"],
-    fixed: &[
-        ("act_fn", &["\"silu\""]),
-        ("latents_mean", &["null"]),
-        ("latents_std", &["null"]),
-        ("shift_factor", &["null", "0.0"]),
-    ],
+    fixed: &[("act_fn", &["\"silu\""]), ("latents_mean", &["null"]), ("latents_std", &["null"])],
 };
 
 impl VaeConfig {
@@ -123,6 +165,11 @@ impl VaeConfig {
     /// Writes `config.json` as diffusers reads it.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         config_file::write(path, json!({"_class_name": "AutoencoderKL"}), self)
+    }
+
+    /// Latents as the network takes them: (latents - shift factor) x scaling factor.
+    pub fn latent_scale(&self) -> LatentScale {
+        LatentScale { factor: self.scaling_factor, shift: self.shift_factor }
     }
 
     /// Pixels of an image per pixel of its latents, in each dimension.

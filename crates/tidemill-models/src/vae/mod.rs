@@ -6,4 +6,4 @@ mod config;
 mod networks;
 
 pub use autoencoder::AutoencoderKl;
-pub use config::VaeConfig;
+pub use config::{LatentScale, VaeConfig};

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{
-    AutoencoderKl, ClipTextConfig, ClipTextModel, Error, ParamInit, SchedulerConfig, UNet2DConditionModel,
-    UNetConfig, VaeConfig, load_weights, save_weights,
+    AutoencoderKl, ClipTextConfig, ClipTextModel, Error, ParamInit, SD3Transformer2DModel,
+    SD3TransformerConfig, SchedulerConfig, SchedulerForm, UNet2DConditionModel, UNetConfig, VaeConfig,
+    load_weights, save_weights,
 };
 
 const WEIGHTS: &str = "diffusion_pytorch_model.safetensors";
@@ -120,13 +121,41 @@ fn invalid_vae_configs_are_refused() {
         &[
             ("_class_name", json!("AutoencoderTiny"), "AutoencoderKL"),
             ("act_fn", json!("gelu"), "must be \"silu\""),
-            ("shift_factor", json!(0.1159), "must be null"),
+            ("shift_factor", json!("0.1"), "invalid type: string"),
             ("latents_mean", json!([0.1, 0.2, 0.3, 0.4]), "must be null"),
             ("down_block_types", json!(["AttnDownEncoderBlock2D"]), "must be 1 times \"DownEncoderBlock2D\""),
             ("block_out_channels", json!([]), "give the channels of each level"),
             ("block_out_channels", json!([7]), "3 groups must divide it"),
             ("scaling_factor", json!("0.18"), "invalid type: string"),
             ("layers_per_block", json!(-1), "at least 1"),
+        ],
+    );
+}
+
+#[test]
+fn invalid_transformer_configs_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = SD3TransformerConfig {
+        num_layers: 1,
+        attention_head_dim: 4,
+        num_attention_heads: 2,
+        caption_projection_dim: 8,
+        pos_embed_max_size: 4,
+        ..SD3TransformerConfig::default()
+    };
+    SD3Transformer2DModel::new(config, Device::Cpu, ParamInit::Random).unwrap().save(dir.path()).unwrap();
+    assert_refused(
+        dir.path(),
+        |dir| SD3Transformer2DModel::load(dir, Device::Cpu).map(|_| ()),
+        &[
+            ("_class_name", json!("FluxTransformer2DModel"), "Tidemill reads SD3Transformer2DModel"),
+            ("qk_norm", json!("layer_norm"), "unknown variant `layer_norm`"),
+            ("num_layers", json!(0), "at least 1"),
+            ("caption_projection_dim", json!(16), "num_attention_heads x attention_head_dim = 8"),
+            ("attention_head_dim", json!(3), "four must divide the width"),
+            ("dual_attention_layers", json!([1]), "there is no such layer"),
+            ("sample_size", json!(1), "at least patch_size"),
+            ("guidance_embeds", json!(true), "is not known to Tidemill"),
         ],
     );
 }
@@ -152,7 +181,9 @@ fn invalid_text_encoder_configs_are_refused() {
 #[test]
 fn invalid_scheduler_configs_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    SchedulerConfig::default().write(&dir.path().join("config.json")).unwrap();
+    SchedulerConfig::default()
+        .write(&dir.path().join("config.json"), SchedulerForm::StableDiffusionPipeline)
+        .unwrap();
     assert_refused(
         dir.path(),
         read_scheduler,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tch::Device;
 use tidemill_models::{
-    ModelFolder, ParamInit, SchedulerConfig, UNet2DConditionModel, UNetConfig, Variant, compute_digest,
+    DenoiserConfig, ModelFolder, ParamInit, SchedulerConfig, UNet2DConditionModel, UNetConfig, Variant,
+    compute_digest,
 };
 
 const PARTS: [&str; 6] = [
@@ -28,7 +29,7 @@ fn missing_part_is_named() {
     let dir = tempfile::tempdir().unwrap();
     for part in PARTS {
         write_parts(dir.path());
-        assert!(!ModelFolder::open(dir.path()).unwrap().has_unet_weights().unwrap());
+        assert!(!ModelFolder::open(dir.path()).unwrap().has_denoiser_weights().unwrap());
         std::fs::remove_file(dir.path().join(part)).unwrap();
         let message = ModelFolder::open(dir.path()).unwrap_err().to_string();
         assert!(message.contains(dir.path().join(part).to_str().unwrap()), "{message}");
@@ -50,13 +51,13 @@ fn unreadable_weights_are_an_error() {
         "diffusion_pytorch_model.safetensors.index.json",
     ] {
         std::fs::write(unet.join(name), "{").unwrap();
-        let error = ModelFolder::open(dir.path()).unwrap().has_unet_weights().unwrap_err().to_string();
+        let error = ModelFolder::open(dir.path()).unwrap().has_denoiser_weights().unwrap_err().to_string();
         assert!(error.contains("safetensors"), "{name}: {error}");
         std::fs::remove_file(unet.join(name)).unwrap();
     }
     // A broken link, as an interrupted download leaves it.
     std::os::unix::fs::symlink("../blobs/gone", unet.join("diffusion_pytorch_model.safetensors")).unwrap();
-    assert!(ModelFolder::open(dir.path()).unwrap().has_unet_weights().is_err());
+    assert!(ModelFolder::open(dir.path()).unwrap().has_denoiser_weights().is_err());
 }
 
 #[test]
@@ -67,7 +68,13 @@ fn export_is_f32_and_does_not_change_its_source() {
     let digests = || [folder.vae(), folder.text_encoder()].map(|part| compute_digest(&part).unwrap());
     let before = digests();
     let export = |to: &Path| {
-        folder.export(to, &UNetConfig::default(), Vec::new(), &SchedulerConfig::default(), Variant::F32)
+        folder.export(
+            to,
+            &DenoiserConfig::UNet(UNetConfig::default()),
+            Vec::new(),
+            &SchedulerConfig::default(),
+            Variant::F32,
+        )
     };
     let message = export(&assets.join("vae/..")).unwrap_err().to_string();
     assert!(message.contains("give another folder"), "{message}");
@@ -89,7 +96,13 @@ fn export_is_f32_and_does_not_change_its_source() {
     std::os::unix::fs::symlink(nothing.join("config.json"), dir.path().join("unet/config.json")).unwrap();
     assert!(
         broken
-            .export(dir.path(), &UNetConfig::default(), Vec::new(), &SchedulerConfig::default(), Variant::F32)
+            .export(
+                dir.path(),
+                &DenoiserConfig::UNet(UNetConfig::default()),
+                Vec::new(),
+                &SchedulerConfig::default(),
+                Variant::F32
+            )
             .is_err()
     );
     assert!(!dir.path().join("model_index.json").exists());
@@ -137,7 +150,13 @@ fn export_of_an_old_vae_has_linear_attention_weights() {
     tch::Tensor::write_safetensors(&convolutions, old.path().join(file)).unwrap();
     let folder = ModelFolder::open(old.path()).unwrap();
     folder
-        .export(to.path(), &UNetConfig::default(), Vec::new(), &SchedulerConfig::default(), Variant::F32)
+        .export(
+            to.path(),
+            &DenoiserConfig::UNet(UNetConfig::default()),
+            Vec::new(),
+            &SchedulerConfig::default(),
+            Variant::F32,
+        )
         .unwrap();
     let exported = BTreeMap::from_iter(tch::Tensor::read_safetensors(to.path().join(file)).unwrap());
     for (name, tensor) in weights {
@@ -157,7 +176,9 @@ fn single_file_becomes_the_same_folder_again() {
         let [exported, file, imported] =
             ["export", "model.safetensors", "import"].map(|name| dir.path().join(name));
         let (weights, scheduler) = (unet.params().named_parameters(), assets.scheduler().unwrap());
-        assets.export(&exported, &config, weights, &scheduler, Variant::F32).unwrap();
+        assets
+            .export(&exported, &DenoiserConfig::UNet(config.clone()), weights, &scheduler, Variant::F32)
+            .unwrap();
         let text_config = exported.join("text_encoder/config.json");
         let text = std::fs::read(&text_config).unwrap();
         let mut text: serde_json::Value = serde_json::from_slice(&text).unwrap();

@@ -128,6 +128,7 @@ mod tests {
                 more_text_encoders: Vec::new(),
             },
             scaling_factor: 0.182_15,
+            shift_factor: 0.0,
             validation_share: 0.1,
             row_group_rows: 64,
             prepare: serde_json::json!({"crop": "center"}),

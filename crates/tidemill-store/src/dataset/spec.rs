@@ -40,6 +40,9 @@ pub struct DatasetSpec {
     /// The VAE's factor between its latents and the input of the U-Net. It is not applied to the
     /// stored latents.
     pub scaling_factor: f64,
+    /// The VAE's shift, which is subtracted before that. It is not applied to the stored latents either.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub shift_factor: f64,
     /// Share of the kept rows that is held out for validation, by sample id
     /// ([`Split::from_sample_id`]).
     pub validation_share: f64,
@@ -239,6 +242,11 @@ impl DatasetSpec {
         }
         Ok(())
     }
+}
+
+/// Datasets without a shift have the digest that they had before there was one.
+fn is_zero(shift: &f64) -> bool {
+    *shift == 0.0
 }
 
 /// Converts to JSON by way of text, so that numbers compare as they were stored.

@@ -71,6 +71,7 @@ pub fn find_mismatch(a: &DatasetSpec, b: &DatasetSpec) -> Option<String> {
         .or_else(|| differ("sizes of image and crop", time_ids(a), time_ids(b)))
         .or_else(|| differ("kinds of latents", &a.latents_kind, &b.latents_kind))
         .or_else(|| differ("scaling factors", &a.scaling_factor.to_string(), &b.scaling_factor.to_string()))
+        .or_else(|| differ("shift factors", &a.shift_factor.to_string(), &b.shift_factor.to_string()))
         .or_else(latents_shapes)
 }
 

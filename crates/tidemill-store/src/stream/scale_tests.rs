@@ -37,6 +37,7 @@ fn header(location: &Location) -> Header {
             more_text_encoders: Vec::new(),
         },
         scaling_factor: 0.182_15,
+        shift_factor: 0.0,
         validation_share: 0.0,
         row_group_rows: 256,
         prepare: serde_json::Value::Null,

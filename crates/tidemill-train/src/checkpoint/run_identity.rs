@@ -2,7 +2,7 @@
 //! export it.
 
 use serde_json::{Value, json};
-use tidemill_models::SchedulerConfig;
+use tidemill_models::{SchedulerConfig, TextJoin};
 use tidemill_store::{DatasetSpec, ModelDigests};
 
 use crate::train_spec::TrainSpec;
@@ -46,6 +46,9 @@ pub(crate) fn compute_run_identity(
         identity[format!("text_encoder_{}", index + 1)] =
             encoder_digest(index, encoder.text_encoder.as_ref()).into();
         identity[format!("tokenizer_{}", index + 1)] = encoder.tokenizer.clone().into();
+    }
+    if let TextJoin::Padded { zero_tokens, .. } = train.text_join {
+        identity["max_sequence_length"] = zero_tokens.into();
     }
     identity
 }

@@ -161,5 +161,5 @@ pub fn draw_initial_noise(
 /// # Errors
 /// If libtorch fails (out of memory).
 pub fn decode_latents(vae: &AutoencoderKl, latents: &Tensor) -> Result<Tensor, Error> {
-    Ok(guard(|| tch::no_grad(|| vae.decode(&(latents / vae.config().scaling_factor))))?)
+    Ok(guard(|| tch::no_grad(|| vae.decode(&vae.config().latent_scale().unscale(latents))))?)
 }

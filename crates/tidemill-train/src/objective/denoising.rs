@@ -2,7 +2,7 @@
 //! of the network's prediction.
 
 use tch::{Device, Kind, Tensor};
-use tidemill_models::{Conditions, Denoiser, NoiseSchedule, TextStates};
+use tidemill_models::{Conditions, Denoiser, LatentScale, NoiseSchedule, TextStates};
 use tidemill_torch::{tensor_from_bytes, upload};
 
 use super::loss_weighting::LossWeights;
@@ -32,8 +32,8 @@ pub struct DenoiserInputs {
 pub struct Objective {
     /// The noise schedule, with its prediction type.
     pub schedule: NoiseSchedule,
-    /// The VAE's scaling factor.
-    pub scaling_factor: f64,
+    /// How the VAE's latents become the network's.
+    pub scale: LatentScale,
     /// Draws for each row.
     pub drawer: RandomDrawer,
     /// The weights of the timesteps' losses; `None` if all weigh the same.
@@ -82,7 +82,7 @@ impl Objective {
             let MicroBatch { noise, timesteps, posterior, .. } = rows;
             let TextStates { hidden: text, pooled } = self.text.join(&rows.text, rows.dropped.as_ref());
             let time_ids = rows.time_ids.as_ref().map(Tensor::shallow_clone);
-            let latents = sample_latents(&rows.latents, posterior.as_ref(), self.scaling_factor);
+            let latents = sample_latents(&rows.latents, posterior.as_ref(), self.scale);
             DenoiserInputs {
                 loss_weights: self.loss_weights.as_ref().map(|weights| weights.select(timesteps)),
                 sample: self.schedule.add_noise(&latents, noise, timesteps).to_kind(self.kind),
@@ -126,7 +126,7 @@ mod tests {
         let device = Device::Cpu;
         Objective {
             schedule: NoiseSchedule::new(SchedulerConfig::default(), device),
-            scaling_factor: 0.5,
+            scale: LatentScale { factor: 0.5, shift: 0.0 },
             drawer: RandomDrawer {
                 seed: 1,
                 timestep_count: 1000,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn latents(objective: &Objective, rows: &MicroBatch) -> Tensor {
-        sample_latents(&rows.latents, rows.posterior.as_ref(), objective.scaling_factor)
+        sample_latents(&rows.latents, rows.posterior.as_ref(), objective.scale)
     }
 
     fn bytes(values: &[f32]) -> Vec<u8> {
@@ -180,6 +180,15 @@ mod tests {
         assert!((latents - 1.5).abs().max().double_value(&[]) < 1e-5);
         assert!(first.sample.equal(&at(0).1.sample));
         assert!(!first.sample.equal(&at(1).1.sample));
+    }
+
+    #[test]
+    fn latents_are_shifted_before_they_are_scaled() {
+        let scale = LatentScale { factor: 0.5, shift: 1.0 };
+        let stored = Tensor::from_slice(&[3f32, -1.0]);
+        let scaled = sample_latents(&stored, None, scale);
+        assert_eq!(Vec::<f32>::try_from(&scaled).unwrap(), [1.0, -1.0]);
+        assert!(scale.unscale(&scaled).equal(&stored));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! several text encoders give is joined.
 
 use tch::{Device, Kind, Tensor};
-use tidemill_models::{TextEncoders, TextStates};
+use tidemill_models::{TextEncoders, TextJoin, TextStates};
 use tidemill_store::{DatasetSpec, Dtype, TextColumn};
 use tidemill_torch::{guard, tensor_from_bytes};
 
@@ -15,6 +15,8 @@ pub struct TextConditions {
     columns: Vec<Column>,
     /// Encodes token ids.
     encoders: Option<TextEncoders>,
+    /// How the network takes the text of several encoders.
+    join: TextJoin,
     /// The network's dtype.
     kind: Kind,
 }
@@ -50,7 +52,13 @@ impl TextConditions {
             let empty = guard(|| tensor_from_bytes(empty, stored, &shape, target, device))?;
             Ok(Column { column, stored, empty })
         });
-        Ok(Self { columns: columns.collect::<Result<_, Error>>()?, encoders, kind })
+        let columns = columns.collect::<Result<_, Error>>()?;
+        Ok(Self { columns, encoders, join: TextJoin::SideBySide, kind })
+    }
+
+    /// For a network that takes text in this form.
+    pub fn with_join(self, join: TextJoin) -> Self {
+        Self { join, ..self }
     }
 
     /// One column of embeddings of this shape, with an empty caption of zeros.
@@ -58,7 +66,7 @@ impl TextConditions {
     pub fn of_embeddings(shape: &[i64], (kind, device): (Kind, Device)) -> Self {
         let empty = Tensor::zeros(shape, (kind, device));
         let columns = vec![Column { column: TextColumn::FIRST, stored: Kind::Half, empty }];
-        Self { columns, encoders: None, kind }
+        Self { columns, encoders: None, join: TextJoin::SideBySide, kind }
     }
 
     /// Uploads `n` rows of the columns to the device, without waiting for it.
@@ -92,7 +100,7 @@ impl TextConditions {
                 (None, _) => states.push(TextStates { hidden: text, pooled: None }),
             }
         }
-        TextStates::join(states)
+        self.join.join(states)
     }
 
     /// Rounds to f16, as if it had been stored.

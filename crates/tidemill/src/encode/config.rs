@@ -15,6 +15,8 @@ pub struct EncodeConfig {
     pub latents: StoredLatents,
     /// What is stored of the captions.
     pub embeddings: StoredText,
+    /// Tokens of zeros that Stable Diffusion 3's transformer gets in place of T5's.
+    pub max_sequence_length: u32,
 }
 
 /// Number formats in which models compute.
@@ -61,6 +63,8 @@ impl Default for EncodeConfig {
             dtype: ComputeDtype::default(),
             latents: StoredLatents::default(),
             embeddings: StoredText::default(),
+            // As diffusers' StableDiffusion3Pipeline.
+            max_sequence_length: 256,
         }
     }
 }
@@ -68,9 +72,10 @@ impl Default for EncodeConfig {
 impl EncodeConfig {
     /// Checks the section on its own. An error is a key and what is wrong with its value.
     pub(crate) fn validate(&self) -> Result<(), (&'static str, String)> {
-        match self.batch_size {
-            1..=4096 => Ok(()),
-            n => Err(("encode.batch_size", format!("{n} is not between 1 and 4096"))),
+        match (self.batch_size, self.max_sequence_length) {
+            (1..=4096, 0..=512) => Ok(()),
+            (1..=4096, n) => Err(("encode.max_sequence_length", format!("{n} is not between 0 and 512"))),
+            (n, _) => Err(("encode.batch_size", format!("{n} is not between 1 and 4096"))),
         }
     }
 }

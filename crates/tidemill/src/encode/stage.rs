@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 use tidemill_data::ClipTokenizer;
 use tidemill_data::columns::names::token_ids_encoder;
 use tidemill_data::prepare::{CAPTION_PIXELS, SCORE_PIXELS};
-use tidemill_models::{AutoencoderKl, ModelFolder, UNetConfig};
+use tidemill_models::{AutoencoderKl, DenoiserConfig, LatentScale, ModelFolder};
 use tidemill_store::{TensorSpec, TextColumn};
 use tidemill_torch::{Download, tensor_from_bytes};
 
@@ -56,7 +56,7 @@ impl Encode {
             recaption: None,
             vae: AutoencoderKl::load(&models.vae(), device, kind)?,
             text: TextStage::load(models, config, device)?,
-            has_time_ids: UNetConfig::read(&models.unet().join("config.json"))?.takes_time_ids(),
+            has_time_ids: DenoiserConfig::read(models)?.takes_time_ids(),
             device,
             kind,
             batch_size: config.batch_size,
@@ -195,9 +195,9 @@ impl Encode {
         Ok([2 * config.latent_channels, height / factor, width / factor])
     }
 
-    /// The factor between stored latents and the U-Net's input.
-    pub fn scaling_factor(&self) -> f64 {
-        self.vae.config().scaling_factor
+    /// How stored latents become the network's input.
+    pub fn latent_scale(&self) -> LatentScale {
+        self.vae.config().latent_scale()
     }
 
     /// Gives the device the work for the columns that are made of one; `None` for columns that stay as they are.

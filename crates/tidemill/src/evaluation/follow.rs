@@ -179,8 +179,8 @@ impl Follower<'_> {
     fn load_weights(&self, step: u64) -> Result<bool> {
         let Session { run, generator, .. } = self.session;
         let selection = WeightSelection { step: Some(step), averaged: run.file.sample.ema };
-        generator.unet.params().set_kind(Kind::Float);
-        match trained_weights::load_weights(run, generator.unet.params(), selection) {
+        generator.denoiser.params().set_kind(Kind::Float);
+        match trained_weights::load_weights(run, generator.denoiser.params(), selection) {
             Ok(_) => Ok(true),
             Err(_) if !self.checkpoints.list_steps()?.contains(&step) => Ok(false),
             Err(error) => Err(error),

@@ -6,10 +6,7 @@ use std::time::Duration;
 use tch::{Device, Kind};
 use tidemill_io::Location;
 use tidemill_models::sampler::Sampler;
-use tidemill_models::{
-    AutoencoderKl, ModelFolder, NoiseSchedule, ParamInit, UNet2DConditionModel, UNetConfig,
-};
-use tidemill_train::training_scheduler_config;
+use tidemill_models::{AutoencoderKl, DenoiserConfig, ModelFolder, NoiseSchedule, ParamInit};
 
 use super::claims::Claims;
 use super::judges::Judges;
@@ -116,11 +113,10 @@ pub fn to_drawing(run: &Run, guidance: f64) -> Drawing {
 
 /// The networks that draw; the U-Net's weights are loaded for each step.
 fn load_generator(run: &Run, models: &ModelFolder, device: Device) -> Result<ImageGenerator> {
-    let config = UNetConfig::read(&models.unet().join("config.json"))?;
     Ok(ImageGenerator {
-        text: TextEmbedder::load(models, device)?,
+        text: TextEmbedder::load(run, models, device)?,
         vae: AutoencoderKl::load(&models.vae(), device, Kind::Float)?,
-        unet: UNet2DConditionModel::new(config, device, ParamInit::Empty)?,
-        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?)?,
+        denoiser: DenoiserConfig::read(models)?.build(device, ParamInit::Empty)?,
+        scheduler: run.training_schedule(models)?,
     })
 }

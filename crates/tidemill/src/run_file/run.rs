@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tidemill_data::random::epoch_seed;
 use tidemill_data::source::{self, Source};
 use tidemill_data::{ClipTokenizer, Prepare, PrepareConfig};
-use tidemill_models::ModelFolder;
+use tidemill_models::{DenoiserConfig, ModelFolder, SchedulerConfig, TextJoin};
+use tidemill_train::training_scheduler_config;
 
 use super::document::Document;
 use super::section_checks::check_sections;
@@ -122,6 +123,28 @@ impl Run {
             .map_err(|e| self.locate(e))?;
         let more: Vec<Arc<ClipTokenizer>> = tokenizers.collect();
         Ok(if more.is_empty() { stage } else { stage.with_more_tokenizers(more) })
+    }
+
+    /// How the network of these models takes the text of several encoders.
+    ///
+    /// # Errors
+    /// If the network's configuration cannot be read.
+    pub fn text_join(&self, models: &ModelFolder) -> Result<TextJoin> {
+        Ok(DenoiserConfig::read(models)?.text_join(self.file.encode.max_sequence_length.into()))
+    }
+
+    /// The noise schedule that this run trains with.
+    ///
+    /// # Errors
+    /// If a setting has no meaning for it, or these models' network cannot be trained with it.
+    pub fn training_schedule(&self, models: &ModelFolder) -> Result<SchedulerConfig> {
+        let schedule = training_scheduler_config(&self.file.train, &models.scheduler()?)?;
+        if models.has_transformer() && !schedule.is_flow() {
+            let message = "Stable Diffusion 3's transformer predicts flow, and StableDiffusion3Pipeline samples nothing else: \
+                           set \"flow_prediction\"";
+            return Err(self.refuse("train.prediction", message));
+        }
+        Ok(schedule)
     }
 
     /// The resolution at which training ends and images are drawn.

@@ -3,7 +3,7 @@
 use image::RgbImage;
 use tch::{Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, sample_latents};
-use tidemill_models::{AutoencoderKl, Conditions, NoiseSchedule, SchedulerConfig, UNet2DConditionModel};
+use tidemill_models::{AutoencoderKl, Conditions, NoiseSchedule, SchedulerConfig, TrainableDenoiser};
 use tidemill_train::{decode_latents, draw_initial_noise, image_grid};
 
 use super::config::Drawing;
@@ -16,9 +16,9 @@ pub struct ImageGenerator {
     pub text: TextEmbedder,
     /// Decodes latents, f32.
     pub vae: AutoencoderKl,
-    /// Predicts the noise.
-    pub unet: UNet2DConditionModel,
-    /// The noise schedule with which the U-Net was trained.
+    /// Predicts noise, velocity or flow.
+    pub denoiser: Box<dyn TrainableDenoiser>,
+    /// The noise schedule with which the network was trained.
     pub scheduler: SchedulerConfig,
 }
 
@@ -37,8 +37,8 @@ impl ImageGenerator {
         mut on_step: impl FnMut(usize),
     ) -> Result<Vec<RgbImage>> {
         let kind = drawing.kind;
-        self.unet.params().set_kind(kind);
-        let device = self.unet.params().device();
+        self.denoiser.params().set_kind(kind);
+        let device = self.denoiser.params().device();
         let schedule = NoiseSchedule::new(self.scheduler.clone(), device);
         let embed = |prompts: &[String]| -> Result<Conditions> {
             Ok(self.text.embed(prompts)?.to_conditions(kind, [drawing.resolution; 2]))
@@ -55,7 +55,7 @@ impl ImageGenerator {
                 guidance_scale: drawing.guidance,
             };
             let latents =
-                sample_latents(&self.unet, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
+                sample_latents(&*self.denoiser, sampler, &noise, &conditioning, |_| on_step(batch.len()))?;
             let decoded = decode_latents(&self.vae, &latents)?;
             check_finite(&decoded)?;
             images.extend(image_grid::to_images(&decoded));
@@ -66,7 +66,7 @@ impl ImageGenerator {
     /// Draws the noise from which the images with these numbers start: [N, C, h, w], f32.
     pub fn draw_noise(&self, numbers: &[u64], drawing: &Drawing) -> Tensor {
         let side = i64::from(drawing.resolution) / self.vae.config().downscale_factor();
-        draw_initial_noise(drawing.seed, numbers, &self.vae, side, self.unet.params().device())
+        draw_initial_noise(drawing.seed, numbers, &self.vae, side, self.denoiser.params().device())
     }
 }
 

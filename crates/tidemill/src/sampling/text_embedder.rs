@@ -2,28 +2,32 @@
 
 use tch::{Device, Kind, Tensor};
 use tidemill_data::ClipTokenizer;
-use tidemill_models::{ModelFolder, TextEncoders, TextStates};
+use tidemill_models::{ModelFolder, TextEncoders, TextJoin, TextStates};
 use tidemill_torch::guard;
 
 use crate::encode::open_tokenizers;
 use crate::error::Result;
+use crate::run_file::Run;
 
 /// The tokenizers and the text encoders.
 pub struct TextEmbedder {
     tokenizers: Vec<ClipTokenizer>,
     text_encoders: TextEncoders,
+    /// How the network takes the text of several encoders.
+    join: TextJoin,
     device: Device,
 }
 
 impl TextEmbedder {
-    /// Loads the tokenizers and the text encoders (f32).
+    /// Loads the tokenizers and the text encoders (f32) of a run's models.
     ///
     /// # Errors
     /// If a part is missing or not supported.
-    pub fn load(models: &ModelFolder, device: Device) -> Result<Self> {
+    pub fn load(run: &Run, models: &ModelFolder, device: Device) -> Result<Self> {
         Ok(Self {
             tokenizers: open_tokenizers(models)?,
             text_encoders: TextEncoders::load(models, device, Kind::Float)?,
+            join: run.text_join(models)?,
             device,
         })
     }
@@ -41,7 +45,7 @@ impl TextEmbedder {
             self.text_encoders.encode(encoder, &ids)
         };
         let forward =
-            || tch::no_grad(|| TextStates::join(self.tokenizers.iter().enumerate().map(encode).collect()));
+            || tch::no_grad(|| self.join.join(self.tokenizers.iter().enumerate().map(encode).collect()));
         guard(forward).map_err(|e| tidemill_models::Error::from(e).into())
     }
 }

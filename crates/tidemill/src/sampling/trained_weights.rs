@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tch::Tensor;
-use tidemill_models::{ModelFolder, Params, UNetConfig};
+use tidemill_models::{DenoiserConfig, ModelFolder, Params};
 use tidemill_store::TextEncoderDigests;
-use tidemill_train::{Checkpoints, is_same_identity, training_scheduler_config};
+use tidemill_train::{Checkpoints, is_same_identity};
 
 use crate::engine::dataset_spec::compute_model_digests;
 use crate::error::{Error, Result};
@@ -59,7 +59,7 @@ pub fn read_weights(
 /// Refuses a run whose checkpoints were made with another noise schedule, U-Net, VAE, text encoder
 /// or tokenizer than the run file names now. Images and exports would be wrong.
 ///
-/// Returns whether the checkpoints are of the model folder's U-Net. A denoiser of the user's own
+/// Returns whether the checkpoints are of the model folder's network. A denoiser of the user's own
 /// has no configuration here; only its parameters identify it.
 ///
 /// # Errors
@@ -67,12 +67,12 @@ pub fn read_weights(
 pub fn check_identity(run: &Run, models: &ModelFolder) -> Result<bool> {
     let checkpoints = Checkpoints::open(&run.file.checkpoint, Path::new(&run.output()))?;
     let Some(identity) = checkpoints.load_latest_identity()? else { return Ok(true) };
-    let scheduler = json!(training_scheduler_config(&run.file.train, &models.scheduler()?)?);
-    let unet = json!(UNetConfig::read(&models.unet().join("config.json"))?);
+    let scheduler = json!(run.training_schedule(models)?);
+    let (part, denoiser) = DenoiserConfig::read(models)?.identity();
     let digests = compute_model_digests(models)?;
     let mut current_parts: Vec<(String, Value)> = vec![
         ("scheduler".into(), scheduler),
-        ("unet".into(), unet),
+        (part.into(), denoiser),
         ("vae".into(), digests.vae.clone().into()),
     ];
     for (index, TextEncoderDigests { text_encoder, tokenizer }) in digests.text_encoders().enumerate() {
@@ -86,7 +86,7 @@ pub fn check_identity(run: &Run, models: &ModelFolder) -> Result<bool> {
             return Err(tidemill_train::Error::OtherRun { path: run.output().into(), key }.into());
         }
     }
-    Ok(identity.get("unet").is_some())
+    Ok(identity.get(part).is_some())
 }
 
 /// Copies the weights of a checkpoint into `params` and returns the checkpoint's step. See

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tch::Device;
-use tidemill_models::{ModelFolder, ParamInit, UNet2DConditionModel, UNetConfig, VaeConfig, Variant};
-use tidemill_train::training_scheduler_config;
+use tidemill_models::{DenoiserConfig, ModelFolder, ParamInit, VaeConfig, Variant};
 
 use crate::error::Result;
 use crate::evaluation::find_best_step;
@@ -101,20 +100,23 @@ pub fn export(
     reporter: &Reporter,
 ) -> Result<Value> {
     let models = run.models()?;
-    let is_folder_unet = trained_weights::check_identity(run, &models)?;
+    let is_folder_network = trained_weights::check_identity(run, &models)?;
     let output = PathBuf::from(run.output());
     let to = to.map_or_else(|| output.join("export"), Path::to_path_buf);
-    let mut config = UNetConfig::read(&models.unet().join("config.json"))?;
-    let unet = UNet2DConditionModel::new(config.clone(), Device::Cpu, ParamInit::Empty)?;
-    let (step, weights) = trained_weights::read_weights(run, unet.params(), selection)?;
-    // diffusers takes this as the default size of images.
-    let factor = VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
-    config.sample_size = Some(i64::from(run.resolution()) / factor);
-    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?)?;
+    let mut config = DenoiserConfig::read(&models)?;
+    let network = config.build(Device::Cpu, ParamInit::Empty)?;
+    let (step, mut weights) = trained_weights::read_weights(run, network.params(), selection)?;
+    weights.extend(network.params().named_buffers());
+    if let DenoiserConfig::UNet(unet) = &mut config {
+        // diffusers takes this as the default size of images. A transformer's positions depend on it.
+        let factor = VaeConfig::read(&models.vae().join("config.json"))?.downscale_factor();
+        unet.sample_size = Some(i64::from(run.resolution()) / factor);
+    }
+    let scheduler = run.training_schedule(&models)?;
     models.export(&to, &config, weights, &scheduler, variant)?;
     reporter.report(format!("exported the weights of step {step} to {}", to.display()));
-    if !is_folder_unet {
-        let folder = models.unet();
+    if !is_folder_network {
+        let folder = models.denoiser();
         reporter.report(format!(
             "the run trained a custom denoiser; the exported config.json is that of {}",
             folder.display()

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 use tidemill_models::AutoencoderKl;
 use tidemill_synth::{Prompt, RgbView, detect_object, heldout_prompts};
-use tidemill_train::{image_grid, training_scheduler_config};
+use tidemill_train::image_grid;
 
 use crate::engine::device::select_devices;
 use crate::engine::machine_resources::resolve_threads;
@@ -20,7 +20,7 @@ use crate::run_file::Run;
 use crate::sampling::trained_weights::{self, WeightSelection};
 use crate::sampling::{ImageGenerator, SampleConfig, TextEmbedder};
 use crate::verbs::shared_arguments::{RunArgs, parse_local_path};
-use crate::verbs::train::load_initial_unet;
+use crate::verbs::train::load_initial_denoiser;
 
 /// The largest number of images in the grid.
 const MAX_GRID_IMAGES: usize = 36;
@@ -116,17 +116,21 @@ pub fn load_generator(run: &Run, untrained: bool) -> Result<ImageGenerator> {
     let models = run.models()?;
     let device = select_devices(run)?[0];
     tch::set_num_threads(resolve_threads(run.file.engine.encode.threads) as i32);
-    let unet = load_initial_unet(run, &models, device)?;
+    let denoiser = load_initial_denoiser(run, &models, device)?;
     if !untrained {
         trained_weights::check_identity(run, &models)?;
         let SampleConfig { step, ema, .. } = &run.file.sample;
-        trained_weights::load_weights(run, unet.params(), WeightSelection { step: *step, averaged: *ema })?;
+        trained_weights::load_weights(
+            run,
+            denoiser.params(),
+            WeightSelection { step: *step, averaged: *ema },
+        )?;
     }
     Ok(ImageGenerator {
-        text: TextEmbedder::load(&models, device)?,
+        text: TextEmbedder::load(run, &models, device)?,
         vae: AutoencoderKl::load(&models.vae(), device, Kind::Float)?,
-        unet,
-        scheduler: training_scheduler_config(&run.file.train, &models.scheduler()?)?,
+        denoiser,
+        scheduler: run.training_schedule(&models)?,
     })
 }
 

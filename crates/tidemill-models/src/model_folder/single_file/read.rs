@@ -7,6 +7,7 @@ use tidemill_torch::guard;
 
 use super::names::{UNetNames, count_blocks, open_clip_name, vae_name};
 use super::{CLIP, OPEN_CLIP, TEXT_MODEL, UNET, VAE};
+use crate::denoiser_config::DenoiserConfig;
 use crate::error::Error;
 use crate::model_folder::export::{FolderWeights, Variant};
 use crate::model_folder::folder::ModelFolder;
@@ -49,8 +50,8 @@ impl ModelFolder {
             file.read_part(text.params(), CLIP, |name| Some(name.to_owned()))?
         };
         let weights =
-            FolderWeights { unet: unet_weights, vae: vae_weights, text_encoders: vec![text_weights] };
-        self.write_folder(to, &unet_config, weights, &self.scheduler()?, Variant::F32)
+            FolderWeights { denoiser: unet_weights, vae: vae_weights, text_encoders: vec![text_weights] };
+        self.write_folder(to, &DenoiserConfig::UNet(unet_config), weights, &self.scheduler()?, Variant::F32)
     }
 }
 

@@ -4,8 +4,8 @@ use super::cases::{folder, python, seed};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
 use tidemill_models::{
-    AutoencoderKl, ClipTextModel, Conditions, ModelFolder, NoiseSchedule, ParamInit, PredictionType,
-    SchedulerConfig, UNet2DConditionModel, Variant,
+    AutoencoderKl, ClipTextModel, Conditions, DenoiserConfig, ModelFolder, NoiseSchedule, ParamInit,
+    PredictionType, SchedulerConfig, UNet2DConditionModel, Variant,
 };
 
 /// Exports a U-Net with new weights, saves the other networks, and samples with all of them.
@@ -23,8 +23,9 @@ fn diffusers_opens_exports_and_samples_the_same_latents() {
         ..diffusion.clone()
     };
     for (name, scheduler) in [("export", &diffusion), ("export-flow", &flow)] {
-        let (config, weights) = (unet.config(), unet.params().named_parameters());
-        source.export(&out.join(name), config, weights, scheduler, Variant::F32).unwrap();
+        let (config, weights) =
+            (DenoiserConfig::UNet(unet.config().clone()), unet.params().named_parameters());
+        source.export(&out.join(name), &config, weights, scheduler, Variant::F32).unwrap();
         let written = SchedulerConfig::read(&out.join(name).join("scheduler/scheduler_config.json")).unwrap();
         assert_eq!(written, *scheduler);
     }

@@ -187,6 +187,7 @@ def make_vae(rng, index, folder):
         norm_num_groups=groups,
         sample_size=rng.randint(8, 64),
         scaling_factor=rng.uniform(0.1, 2.0),
+        shift_factor=rng.choice([None, rng.uniform(0.01, 1.0)]),
         mid_block_add_attention=index != 4,
         use_quant_conv=index != 5,
         use_post_quant_conv=index != 5,
@@ -206,7 +207,8 @@ def vae_case(rng, index, out):
         decoded = model.decode(latents).sample
     tensors = dict(images=images, moments=moments, latents=latents, decoded=decoded)
     save(tensors, out / "case.safetensors")
-    (out / "case.json").write_text(json.dumps({"scaling_factor": model.config.scaling_factor}))
+    about = {"scaling_factor": model.config.scaling_factor, "shift_factor": model.config.shift_factor or 0.0}
+    (out / "case.json").write_text(json.dumps(about))
 
 
 def make_text_encoder(rng, index, folder, width=None, has_projection=False):

@@ -19,7 +19,9 @@ fn vae_moments_and_images_agree_with_diffusers() {
         let vae = AutoencoderKl::load(&case.dir, Device::Cpu, Kind::Float).unwrap();
         moments.check(&vae.encode(case.tensor("images")), case.tensor("moments"), || case.label());
         decoded.check(&vae.decode(case.tensor("latents")), case.tensor("decoded"), || case.label());
-        assert_eq!(vae.config().scaling_factor, case.json()["scaling_factor"].as_f64().unwrap());
+        let (scale, about) = (vae.config().latent_scale(), case.json());
+        assert_eq!(Some(scale.factor), about["scaling_factor"].as_f64());
+        assert_eq!(Some(scale.shift), about["shift_factor"].as_f64());
     }
     moments.print();
     decoded.print();

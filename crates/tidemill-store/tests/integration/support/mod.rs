@@ -49,6 +49,7 @@ pub fn spec(row_group_rows: u32, validation_share: f64) -> DatasetSpec {
             more_text_encoders: Vec::new(),
         },
         scaling_factor: 0.18215,
+        shift_factor: 0.0,
         validation_share,
         row_group_rows,
         prepare: serde_json::json!({"crop": "center"}),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidemill_models::{Params, SampleShape, TextWidths, TrainableDenoiser};
-use tidemill_store::{Bucket, DatasetSpec, Dtype};
+use tidemill_store::{Bucket, DatasetSpec, Dtype, TextColumn};
 
 use crate::Error;
 use crate::config::{Precision, TrainConfig};
@@ -114,14 +114,19 @@ fn text_shapes(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<([i64; 2], Opt
             let problem = "it holds token ids, and there is no text encoder to encode them with";
             return Err(Error::Dataset(problem.into()));
         }
-        (Dtype::I32, Some(encoders)) => TextWidths::join(&encoders.models.widths()),
+        (Dtype::I32, Some(encoders)) => encoders.models.widths(),
         _ => {
-            let width = |pooled: bool| {
-                let columns = dataset.text_columns().filter(move |(column, _)| column.is_pooled() == pooled);
-                columns.map(|(_, spec)| size(spec.shape.last())).sum::<i64>()
+            let width = |column| {
+                let mut columns = dataset.text_columns();
+                columns.find(|(found, _)| *found == column).map(|(_, spec)| size(spec.shape.last()))
             };
-            TextWidths { hidden: width(false), pooled: Some(width(true)).filter(|width| *width > 0) }
+            let widths = |number| {
+                let (hidden, pooled) = (TextColumn::hidden(number), TextColumn::pooled(number));
+                Some(TextWidths { hidden: width(hidden)?, pooled: width(pooled) })
+            };
+            (1..=u8::MAX).map_while(widths).collect()
         }
     };
-    Ok(([tokens, widths.hidden], widths.pooled))
+    let TextWidths { hidden, pooled } = spec.text_join.join_widths(&widths);
+    Ok(([spec.text_join.join_tokens(tokens), hidden], pooled))
 }

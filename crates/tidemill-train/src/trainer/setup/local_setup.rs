@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tch::{Device, Kind};
 use tidemill_models::sampler::Sampler;
-use tidemill_models::{NoiseSchedule, PredictionType, SchedulerConfig};
+use tidemill_models::{LatentScale, NoiseSchedule, PredictionType, SchedulerConfig};
 use tidemill_plan::memory::default_bucket_bytes;
 use tidemill_store::{Bucket, DatasetSpec};
 
@@ -152,10 +152,11 @@ fn new_objective(
         has_moments: has_moments(dataset),
     };
     let encoders = spec.text_encoders.take().map(|encoders| encoders.models);
-    let text = TextConditions::new(dataset, spec.data.empty_caption(), encoders, (kind, device))?;
+    let text = TextConditions::new(dataset, spec.data.empty_caption(), encoders, (kind, device))?
+        .with_join(spec.text_join);
     Ok(Objective {
         schedule,
-        scaling_factor: dataset.scaling_factor,
+        scale: LatentScale { factor: dataset.scaling_factor, shift: dataset.shift_factor },
         drawer,
         loss_weights,
         text,

@@ -88,6 +88,7 @@ fn write_dataset(folder: &Path, rows: &DatasetFixture) {
             more_text_encoders: Vec::new(),
         },
         scaling_factor: 0.5,
+        shift_factor: 0.0,
         validation_share: rows.validation_share,
         row_group_rows: 8,
         prepare: serde_json::json!({}),

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use tch::Device;
-use tidemill_models::{ParamInit, SchedulerConfig, UNet2DConditionModel, UNetConfig};
+use tidemill_models::{ParamInit, SchedulerConfig, TextJoin, UNet2DConditionModel, UNetConfig};
 use tidemill_store::Dataset;
 use tidemill_store::stream::single_dataset;
 use tidemill_train::{
@@ -74,6 +74,7 @@ pub fn train_spec(data: &Path, output: &Path) -> TrainSpec {
         data: Box::new(stored_datasets(data)),
         denoiser: Box::new(unet),
         text_encoders: None,
+        text_join: TextJoin::SideBySide,
         validation_set: None,
         scheduler: SchedulerConfig::default(),
         preview: None,

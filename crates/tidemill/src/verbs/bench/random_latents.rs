@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
+use tidemill_models::LatentScale;
 use tidemill_store::dataset::spec::FORMAT_VERSION;
 use tidemill_store::stream::{Batch, SkippedRows};
 use tidemill_store::{Bucket, DatasetSpec, Dtype, ModelDigests, TensorSpec, TextColumn};
@@ -31,8 +32,8 @@ pub struct RandomRow {
     pub text: BTreeMap<TextColumn, TensorSpec>,
     /// Whether there are sizes of image and crop.
     pub has_time_ids: bool,
-    /// The VAE's factor between its latents and the input of the U-Net.
-    pub scaling_factor: f64,
+    /// How the VAE's latents become the network's.
+    pub scale: LatentScale,
 }
 
 impl RandomLatents {
@@ -57,7 +58,7 @@ impl RandomLatents {
 
 impl TrainingData for RandomLatents {
     fn spec(&self) -> Result<DatasetSpec, Error> {
-        let RandomRow { resolution, moments, text, has_time_ids, scaling_factor } = &self.row;
+        let RandomRow { resolution, moments, text, has_time_ids, scale } = &self.row;
         let moments = TensorSpec::f16(moments.map(|n| n as u32).to_vec());
         let models = ModelDigests {
             vae: "random".into(),
@@ -75,7 +76,8 @@ impl TrainingData for RandomLatents {
             more_text,
             has_time_ids: *has_time_ids,
             models,
-            scaling_factor: *scaling_factor,
+            scaling_factor: scale.factor,
+            shift_factor: scale.shift,
             validation_share: 0.0,
             row_group_rows: DatasetSpec::ROW_GROUP_ROWS,
             prepare: Value::Null,

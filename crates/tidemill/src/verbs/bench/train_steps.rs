@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use tch::Device;
-use tidemill_models::{ModelFolder, TextEncoders, UNetConfig, VaeConfig};
+use tidemill_models::{DenoiserConfig, ModelFolder, TextEncoders, VaeConfig};
 use tidemill_store::{Dtype, TensorSpec, TextColumn};
 use tidemill_train::{
     CheckpointConfig, FrozenTextEncoders, Observer, PhaseConfig, StepMetrics, TrainSpec, World, train,
@@ -16,7 +16,7 @@ use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Reporter};
 use crate::run_file::Run;
-use crate::verbs::train::load_initial_unet;
+use crate::verbs::train::load_initial_denoiser;
 
 /// How many steps are trained.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +78,8 @@ fn new_train_spec(run: &Run, phase: usize, steps: u64, device: Device, output: P
     let vae = VaeConfig::read(&models.vae().join("config.json"))?;
     let side = i64::from(resolution) / vae.downscale_factor();
     let moments = [2 * vae.latent_channels, side, side];
-    let has_time_ids = UNetConfig::read(&models.unet().join("config.json"))?.takes_time_ids();
-    let row = RandomRow { resolution, moments, text, has_time_ids, scaling_factor: vae.scaling_factor };
+    let has_time_ids = DenoiserConfig::read(&models)?.takes_time_ids();
+    let row = RandomRow { resolution, moments, text, has_time_ids, scale: vae.latent_scale() };
     let data = RandomLatents::new(row, steps + 1)?;
     Ok(TrainSpec {
         train,
@@ -88,8 +88,9 @@ fn new_train_spec(run: &Run, phase: usize, steps: u64, device: Device, output: P
         seed: run.file.seed,
         output,
         data: Box::new(data),
-        denoiser: Box::new(load_initial_unet(run, &models, device)?),
+        denoiser: load_initial_denoiser(run, &models, device)?,
         text_encoders,
+        text_join: run.text_join(&models)?,
         scheduler: models.scheduler()?,
         validation_set: None,
         preview: None,

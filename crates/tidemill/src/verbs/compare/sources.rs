@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use image::RgbImage;
 use tidemill_compare::study::SourceConfig;
 use tidemill_data::decode::decode;
-use tidemill_models::UNetConfig;
+use tidemill_models::{DenoiserConfig, ModelFolder};
 use tidemill_train::Checkpoints;
 
 use crate::error::{Error, Result};
@@ -123,8 +123,8 @@ pub fn choose_step(config: &mut SourceConfig) -> Result<()> {
 /// A run whose model is that of a diffusers folder, and whose resolution is that of its U-Net unless
 /// an override says otherwise.
 fn run_of_diffusers(folder: &Path, overrides: &[String]) -> Result<Run> {
-    let unet = UNetConfig::read(&folder.join("unet/config.json"))?;
-    let side = unet.sample_size.unwrap_or(SAMPLE_SIZE) as u32 * PIXELS_PER_LATENT;
+    let network = DenoiserConfig::read(&ModelFolder::open(folder)?)?;
+    let side = network.sample_size().unwrap_or(SAMPLE_SIZE) as u32 * PIXELS_PER_LATENT;
     let path = format!("models.path={:?}", folder.display().to_string());
     let mut settings = vec![path, format!("prepare.resolutions=[{side}]")];
     settings.extend(overrides.iter().cloned());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tch::Device;
 use tidemill_models::{
-    Activations, ParamInit, SampleShape, TextWidths, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
+    Activations, DenoiserConfig, ParamInit, SampleShape, TextJoin, TextWidths, TrainableDenoiser, UNetConfig,
     VaeConfig,
 };
 use tidemill_plan::Workload;
@@ -27,9 +27,9 @@ const SD2_ROWS: RowFormat =
 /// # Errors
 /// If the models' configurations cannot be read, or `[train]` contradicts itself.
 pub fn workload_of(run: &Run) -> Result<Workload> {
-    let (mut unet, row_format) = read_models(run)?;
+    let Models { config, mut network, row_format } = read_models(run)?;
     let (train, encode) = (&run.file.train, &run.file.encode);
-    unet.set_gradient_checkpointing(train.gradient_checkpointing)?;
+    network.set_gradient_checkpointing(train.gradient_checkpointing)?;
     let phases = (0..train.phase.len()).map(|index| {
         let (phase, global_batch) = (&train.phase[index], train.phase_global_batch(index) as u64);
         Phase {
@@ -40,7 +40,7 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
         }
     });
     let phases: Vec<Phase> = phases.collect();
-    let parameters = unet.params().parameter_count() as u64;
+    let parameters = network.params().parameter_count() as u64;
     let reduce_bytes = bytes_of(train.reduce_precision);
     // GPUs that train have bf16.
     let weight_bytes = bytes_of(train.precision.unwrap_or(Precision::Bf16));
@@ -58,7 +58,9 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
     };
     let mut image_costs = BTreeMap::new();
     for phase in &phases {
-        image_costs.insert(phase.resolution, image_cost(&unet, &row_format, phase.resolution, weight_bytes)?);
+        let join = config.text_join(run.file.encode.max_sequence_length.into());
+        let shape = sample_shape(&config, join, &row_format, phase.resolution);
+        image_costs.insert(phase.resolution, image_cost(&*network, shape, weight_bytes)?);
     }
     let embeddings = match encode.embeddings {
         StoredText::F16 => TextFormat::F16,
@@ -69,15 +71,24 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
     Ok(Workload { phases, layout, sharding, row_format, embeddings, image_costs })
 }
 
-/// The U-Net without weights, and the format of rows.
-fn read_models(run: &Run) -> Result<(UNet2DConditionModel, RowFormat)> {
+/// What a plan takes of the models.
+struct Models {
+    config: DenoiserConfig,
+    /// Without weights.
+    network: Box<dyn TrainableDenoiser>,
+    row_format: RowFormat,
+}
+
+fn read_models(run: &Run) -> Result<Models> {
     let path: &Path = &run.file.models.path;
-    let (config, rows) = if path.as_os_str().is_empty() {
-        (UNetConfig::stable_diffusion_2(), SD2_ROWS)
+    let (config, row_format) = if path.as_os_str().is_empty() {
+        (DenoiserConfig::UNet(UNetConfig::stable_diffusion_2()), SD2_ROWS)
     } else {
         let models = run.models()?;
+        let config = DenoiserConfig::read(&models)?;
         let vae = VaeConfig::read(&models.vae().join("config.json"))?;
-        let text = TextWidths::join(&models.text_widths()?);
+        // Zeros that fill up the width are not stored.
+        let text = TextJoin::SideBySide.join_widths(&models.text_widths()?);
         let rows = RowFormat {
             latent_channels: vae.latent_channels.unsigned_abs(),
             downscale_factor: vae.downscale_factor().unsigned_abs(),
@@ -85,28 +96,31 @@ fn read_models(run: &Run) -> Result<(UNet2DConditionModel, RowFormat)> {
             text_width: text.hidden.unsigned_abs(),
             pooled_width: text.pooled.unwrap_or(0).unsigned_abs(),
         };
-        (UNetConfig::read(&models.unet().join("config.json"))?, rows)
+        (config, rows)
     };
-    Ok((UNet2DConditionModel::new(config, Device::Cpu, ParamInit::ShapeOnly)?, rows))
+    let network = config.build(Device::Cpu, ParamInit::ShapeOnly)?;
+    Ok(Models { config, network, row_format })
 }
 
-fn image_cost(
-    unet: &UNet2DConditionModel,
-    rows: &RowFormat,
-    resolution: u32,
-    element_bytes: u64,
-) -> Result<ImageCost> {
+fn sample_shape(config: &DenoiserConfig, join: TextJoin, rows: &RowFormat, resolution: u32) -> SampleShape {
     let side = i64::from(resolution) / rows.downscale_factor.max(1) as i64;
-    let tokens = rows.tokens as i64;
-    let shape = SampleShape {
-        latents: [rows.latent_channels as i64, side, side],
-        text: [tokens, rows.text_width as i64],
+    let stored = TextWidths {
+        hidden: rows.text_width as i64,
         pooled: Some(rows.pooled_width as i64).filter(|width| *width > 0),
-        has_time_ids: unet.config().takes_time_ids(),
     };
+    let text = join.join_widths(&[stored]);
+    SampleShape {
+        latents: [rows.latent_channels as i64, side, side],
+        text: [join.join_tokens(rows.tokens as i64), text.hidden],
+        pooled: text.pooled,
+        has_time_ids: config.takes_time_ids(),
+    }
+}
+
+fn image_cost(network: &dyn TrainableDenoiser, shape: SampleShape, element_bytes: u64) -> Result<ImageCost> {
     // A backward pass has twice as many as a forward pass.
-    let flops = 3.0 * unet.forward_flops(shape)? as f64;
-    let Activations { at_start, at_end } = unet.activations(shape).unwrap_or_default();
+    let flops = 3.0 * network.forward_flops(shape)? as f64;
+    let Activations { at_start, at_end } = network.activations(shape).unwrap_or_default();
     let activations = ActivationBytes { at_start: element_bytes * at_start, at_end: element_bytes * at_end };
     Ok(ImageCost { flops, activations })
 }

@@ -4,11 +4,8 @@
 use tch::Device;
 use tidemill_data::tokenizer::CONTEXT;
 use tidemill_models::sampler::Sampler;
-use tidemill_models::{
-    NoiseSchedule, ParamInit, SampleShape, TextWidths, TrainableDenoiser, UNet2DConditionModel, UNetConfig,
-    VaeConfig, check_weights,
-};
-use tidemill_train::{ValidationConfig, training_scheduler_config};
+use tidemill_models::{DenoiserConfig, NoiseSchedule, ParamInit, SampleShape, VaeConfig, check_weights};
+use tidemill_train::ValidationConfig;
 
 use crate::error::Result;
 use crate::online::EncodingMode;
@@ -31,7 +28,7 @@ pub fn check_validation(run: &Run, mode: EncodingMode) -> Result<()> {
 }
 
 /// Refuses models that the trainer or the sampler does not accept. Reads the models' configurations
-/// and the shapes of the U-Net's weights.
+/// and the shapes of the network's weights.
 ///
 /// # Errors
 /// If the parts of the model folder do not fit together, or the sampler cannot run with the noise
@@ -39,21 +36,22 @@ pub fn check_validation(run: &Run, mode: EncodingMode) -> Result<()> {
 pub fn check_models(run: &Run) -> Result<()> {
     let models = run.models()?;
     let vae = VaeConfig::read(&models.vae().join("config.json"))?;
-    let text = TextWidths::join(&models.text_widths()?);
-    let config = UNetConfig::read(&models.unet().join("config.json"))?;
-    let unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Empty)?;
+    let config = DenoiserConfig::read(&models)?;
+    let join = run.text_join(&models)?;
+    let text = join.join_widths(&models.text_widths()?);
+    let network = config.build(Device::Cpu, ParamInit::Empty)?;
     let side = i64::from(run.resolution()) / vae.downscale_factor();
-    unet.forward_flops(SampleShape {
+    network.forward_flops(SampleShape {
         latents: [vae.latent_channels, side, side],
-        text: [CONTEXT as i64, text.hidden],
+        text: [join.join_tokens(CONTEXT as i64), text.hidden],
         pooled: text.pooled,
-        has_time_ids: unet.config().takes_time_ids(),
+        has_time_ids: config.takes_time_ids(),
     })?;
-    if models.has_unet_weights()? {
-        check_weights(unet.params(), &models.unet())?;
+    if models.has_denoiser_weights()? {
+        check_weights(network.params(), &models.denoiser())?;
     }
     let sample = &run.file.sample;
-    let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?)?;
+    let scheduler = run.training_schedule(&models)?;
     if sample.has_prompts() {
         Sampler::new(sample.method, &NoiseSchedule::new(scheduler, Device::Cpu), sample.steps)?;
     }

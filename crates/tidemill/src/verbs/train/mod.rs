@@ -8,14 +8,14 @@
 //! - `worker`: training in this process. `step_observer`: progress and signals. `training_report`:
 //!   the verb's result.
 //! - `training_data`, `encoder_devices`, `dataset_checks`: the data that this process trains on.
-//! - `initial_unet`, `preview_sampler`: the models that training needs. `train_hooks`: what a
+//! - `initial_denoiser`, `preview_sampler`: the models that training needs. `train_hooks`: what a
 //!   Python caller adds.
 //! - `ray_cluster`, `metrics_file`: training on Ray Train, as seen from this machine.
 
 mod command;
 mod dataset_checks;
 mod encoder_devices;
-mod initial_unet;
+mod initial_denoiser;
 mod metrics_file;
 mod preview_sampler;
 pub mod rank_arguments;
@@ -27,5 +27,5 @@ mod training_report;
 mod worker;
 
 pub use self::command::{Args, parse_workers, run, run_with_hooks};
-pub use self::initial_unet::load_initial_unet;
+pub use self::initial_denoiser::load_initial_denoiser;
 pub use self::train_hooks::{MakeDenoiser, TrainHooks};

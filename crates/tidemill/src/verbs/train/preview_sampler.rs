@@ -20,7 +20,7 @@ pub fn load_preview_sampler(
     let Some(config) = run.file.train.preview.clone().filter(|c| c.every > 0 && !c.prompts.is_empty()) else {
         return Ok(None);
     };
-    let embedder = TextEmbedder::load(models, device)?;
+    let embedder = TextEmbedder::load(run, models, device)?;
     let vae = AutoencoderKl::load(&models.vae(), device, Kind::Float)?;
     Ok(Some(PreviewSampler {
         seed: run.file.seed,

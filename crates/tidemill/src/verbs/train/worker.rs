@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tidemill_train::{TrainSpec, World, train};
 
-use super::initial_unet::load_initial_unet;
+use super::initial_denoiser::load_initial_denoiser;
 use super::preview_sampler::load_preview_sampler;
 use super::rank_arguments::RankArgs;
 use super::step_observer::StepObserver;
@@ -155,8 +155,10 @@ fn build_train_spec(
     tch::set_num_threads(threads as i32);
     let denoiser = match denoiser {
         Some(make) => make(device)?,
-        None => Box::new(load_initial_unet(run, &models, device)?),
+        None => load_initial_denoiser(run, &models, device)?,
     };
+    // The trainer derives it again from its parts; here the network is known.
+    run.training_schedule(&models)?;
     let spec = TrainSpec {
         train: run.file.train.clone(),
         checkpoint: run.file.checkpoint.clone(),
@@ -166,6 +168,7 @@ fn build_train_spec(
         data,
         denoiser,
         text_encoders,
+        text_join: run.text_join(&models)?,
         validation_set,
         scheduler: models.scheduler()?,
         preview: load_preview_sampler(run, &models, device)?,
