@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow test-stores lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation bench-dedup bench-memory soak sd2-smoke smoke wheel wheel-test lock clean
+.PHONY: help setup test test-slow test-stores lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-families bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation bench-dedup bench-memory soak sd2-smoke smoke wheel wheel-test lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-scaling throughput by the number of encoders that sleep; redraws its part and charts"
 	@echo "make bench-ablation  one change at a time, from a co-located baseline; redraws its part"
 	@echo "make bench-train  train the U-Net beside diffusers on PyTorch; redraws its part"
+	@echo "make bench-families  the same with SDXL's U-Net and Stable Diffusion 3's transformer"
 	@echo "make bench-compile  beside torch.compile, and with diffusers' U-Net in Tidemill; redraws its part"
 	@echo "make bench-overlap  how much communication hides behind computation; redraws its part"
 	@echo "make bench-operations  where a training step's time goes; redraws docs/performance.md"
@@ -116,6 +117,10 @@ bench-scaling: setup .venv-bench/.ready
 # As bench-data.
 bench-train: setup
 	$(PYTHON) -m benches.train $(ARGS)
+
+# As bench-data.
+bench-families: setup
+	$(PYTHON) -m benches.families $(ARGS)
 
 # As bench-data.
 bench-compile: setup

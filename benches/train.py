@@ -9,7 +9,7 @@ import argparse
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -84,6 +84,8 @@ def run_settings(name: str, **more: object) -> dict[str, object]:
         "prepare.resolutions": [8 * SIZE],
         "models.path": str(FOLDER / name),
         "engine.device": "cpu",
+        # As many tokens of text for a transformer as for a U-Net.
+        "encode.max_sequence_length": 0,
         "output": str(FOLDER / f"{name}-run"),
         **more,
     }
@@ -144,7 +146,9 @@ def make_sides(name: str, precision: str, args: argparse.Namespace) -> list[Side
     """The sides of a comparison, Tidemill first."""
     flags = ["--bf16"] if precision == "bf16" else []
     made = [make_tidemill_side(name, precision, args.steps)]
-    formats = {"contiguous": ()} if args.quick else FORMATS
+    # A transformer has one convolution, so its memory format does not matter.
+    has_transformer = (FOLDER / name / "transformer").exists()
+    formats = {"contiguous": ()} if args.quick or has_transformer else FORMATS
     for form, more in formats.items():
         made.append(
             make_diffusers_side(name, f"diffusers, eager, {precision}, {form}", args.steps, *flags, *more)
@@ -223,20 +227,31 @@ def format_table(results: Mapping[str, Mapping[str, Figures]]) -> str:
 
 
 def bench(args: argparse.Namespace) -> None:
+    def make(name: str) -> tuple[float, str]:
+        millions = make_models(FOLDER / name, CHANNELS[name], TEXT, SIZE)
+        return millions, f"{millions:.0f} million parameters"
+
+    bench_models(args, make, "compile" if args.compile else "train")
+
+
+def bench_models(
+    args: argparse.Namespace, make: Callable[[str], tuple[float, str]], results_name: str
+) -> None:
+    """Measures `args.models`. `make` makes one and returns its millions of parameters and its title."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     parts, written = [], []
     for name in args.models:
-        millions = make_models(FOLDER / name, CHANNELS[name], TEXT, SIZE)
+        millions, title = make(name)
         prepare(name, 16 if args.quick else 128)
         results = measure(name, args)
-        parts += [f"### {millions:.0f} million parameters", format_table(results)]
+        parts += [f"### {title}", format_table(results)]
         sides = {side: vars(medians) for figures in results.values() for side, medians in figures.items()}
         written.append({"name": name, "parameters": millions * 1e6, "sides": sides})
     versions, machine = runner.versions("torch", "diffusers"), runner.machine()
     if not args.quick:
         report.write_json(
-            runner.RESULTS / ("compile.json" if args.compile else "train.json"),
+            runner.RESULTS / f"{results_name}.json",
             [{**one, "machine": machine, "versions": versions} for one in written],
         )
     head = (
@@ -244,18 +259,23 @@ def bench(args: argparse.Namespace) -> None:
         f"of {BATCH} latents of {SIZE} x {SIZE}; medians of {args.steps - WARM} steps after {WARM}, and of "
         f"{args.rounds} rounds, in turns of {TURN_S:.0f} s."
     )
-    part = "bench-compile" if args.compile else "bench-train"
-    report.publish(PAGE, part, "\n\n".join([head, *parts]), args.quick)
+    report.publish(PAGE, f"bench-{results_name}", "\n\n".join([head, *parts]), args.quick)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def make_parser(description: str | None, models: Sequence[str]) -> argparse.ArgumentParser:
+    """The options of a bench of these models."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=3, help="times that each side runs; medians count")
     parser.add_argument("--steps", type=int, default=12, help="of a run")
-    parser.add_argument("--models", nargs="+", choices=CHANNELS, default=list(CHANNELS))
+    parser.add_argument("--models", nargs="+", choices=models, default=list(models))
     parser.add_argument(
         "--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="f32 where a CPU has no bf16"
     )
+    return parser
+
+
+def main() -> None:
+    parser = make_parser(__doc__, list(CHANNELS))
     parser.add_argument(
         "--compile", action="store_true", help="beside torch.compile, and with diffusers' U-Net in Tidemill"
     )

@@ -1,21 +1,32 @@
 """Stable Diffusion 3's transformer, compared with diffusers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tidemill
 import torch
-from diffusers import StableDiffusion3Pipeline
+from diffusers import (
+    FlowMatchEulerDiscreteScheduler,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
+)
 from helpers import run_output, sd3, training
 from helpers.images import assert_same_samples
 from helpers.pairs import read_dataset, write_pairs
+from transformers import CLIPTextModelWithProjection, CLIPTokenizer, T5EncoderModel, T5Tokenizer
 
 PROMPTS = ["a small red circle in the upper left", "a large blue star in the center"]
 
 
-@pytest.fixture(scope="module")
-def models(make_rng, tmp_path_factory):
+@pytest.fixture(scope="module", params=[False, True], ids=["clip", "t5"])
+def models(request, make_rng, tmp_path_factory):
     seed = make_rng("sd3").randrange(2**32)
-    return sd3.make_models(tmp_path_factory.mktemp("models") / "sd3", seed)
+    return sd3.make_models(tmp_path_factory.mktemp("models") / "sd3", seed, has_t5=request.param)
+
+
+def has_t5(models):
+    return (models / "text_encoder_3").exists()
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +49,8 @@ def settings(models, pairs, output, **more):
         "train.global_batch": 4,
         "train.micro_batch": 3,
         "train.timesteps.logit_normal": {},
+        # Shorter than some captions are for T5.
+        "encode.max_sequence_length": 9,
         **training.phase(6),
         **more,
     }
@@ -57,8 +70,9 @@ def train(models, pairs, dataset, output, denoiser=None, **more):
 
 
 def test_diffusers_transformer_trains_like_the_native_one(models, pairs, dataset, tmp_path):
-    """Losses are the same, so conditions and latents are. The text has tokens of zeros in place of T5's."""
-    more = {"train.caption_dropout": [0.5, 0.3], "encode.max_sequence_length": 5, "train.max_grad_norm": 0.5}
+    """Losses are the same, so conditions and latents are."""
+    shares = [0.5, 0.3, 0.4] if has_t5(models) else [0.5, 0.3]
+    more = {"train.caption_dropout": shares, "train.max_grad_norm": 0.5}
     module = sd3.Denoiser(models / "transformer")
     native = train(models, pairs, dataset, tmp_path / "native", **more)
     own = train(models, pairs, dataset, tmp_path / "own", module, **more)
@@ -74,20 +88,57 @@ def test_exported_model_samples_same_images_in_diffusers(models, pairs, dataset,
     sampling = {"prompts": PROMPTS, "steps": 10, "guidance": 3.0}
     run = settings(models, pairs, tmp_path / "run", sample=sampling)
     done = tidemill.run(run)
-    without_t5 = {"text_encoder_3": None, "tokenizer_3": None}
-    pipeline = StableDiffusion3Pipeline.from_pretrained(done["summary"]["export"], **without_t5)
+    pipeline = open_export(done["summary"]["export"])
     assert pipeline.scheduler.config.shift == 3.0
-    assert_same_samples(pipeline, tmp_path / "run/samples", PROMPTS)
-    with torch.no_grad():
-        text, _, pooled, _ = pipeline.encode_prompt(PROMPTS, None, None, do_classifier_free_guidance=False)
-    assert text.shape[1:] == (77 + 256, 20)
-    assert pooled.shape[1:] == (sum(sd3.POOLED),)
+    assert_same_samples(pipeline, tmp_path / "run/samples", PROMPTS, max_sequence_length=9)
 
 
-def test_each_encoder_has_columns_of_its_own(dataset):
+def open_export(folder):
+    without_t5 = {"text_encoder_3": None, "tokenizer_3": None}
+    return StableDiffusion3Pipeline.from_pretrained(folder, **({} if has_t5(Path(folder)) else without_t5))
+
+
+def test_stored_text_is_that_of_diffusers(models, pairs, dataset, tmp_path):
+    """Joined as the trainer does, which a denoiser of our own sees."""
     ((_, tables),) = read_dataset(dataset.parent).values()
-    assert {"text.parquet", "pooled.parquet", "text_2.parquet", "pooled_2.parquet"} < tables.keys()
-    assert "time_ids-64.parquet" not in tables
+    groups = {"text", "pooled", "text_2", "pooled_2", *(["text_3"] if has_t5(models) else [])}
+    assert {f"{group}.parquet" for group in groups} == {name for name in tables if name[0] in "tp"}
+    captions = {row["sample_id"]: row["caption"] for row in tables["rows.parquet"].to_pylist()}
+
+    seen = []
+    module = sd3.Denoiser(models / "transformer")
+    module.register_forward_pre_hook(lambda _, inputs, named: seen.append((inputs, named)), with_kwargs=True)
+    more = {"train.caption_dropout": 0.0, "train.micro_batch": 4, **training.phase(1)}
+    train(models, pairs, dataset, tmp_path / "run", module, **more)
+    ids = first_batch(dataset)
+    inputs, named = seen[-1]
+    expected, pooled = encode_captions(models, [captions[sample] for sample in ids])
+    np.testing.assert_allclose(inputs[2].detach(), expected, rtol=1e-3, atol=2e-3)
+    np.testing.assert_allclose(named["added_cond_kwargs"]["text_embeds"], pooled, rtol=1e-3, atol=2e-3)
+
+
+def first_batch(dataset):
+    """Sample ids of the first batch that a run with seed 0 trains on."""
+    return next(iter(tidemill.Stream(str(dataset), resolution=64, global_batch=4))).sample_ids
+
+
+def encode_captions(models, captions):
+    pipeline = StableDiffusion3Pipeline(
+        transformer=SD3Transformer2DModel.from_pretrained(models / "transformer"),
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=None,
+        text_encoder=CLIPTextModelWithProjection.from_pretrained(models / "text_encoder"),
+        tokenizer=CLIPTokenizer.from_pretrained(models / "tokenizer"),
+        text_encoder_2=CLIPTextModelWithProjection.from_pretrained(models / "text_encoder_2"),
+        tokenizer_2=CLIPTokenizer.from_pretrained(models / "tokenizer_2"),
+        text_encoder_3=T5EncoderModel.from_pretrained(models / "text_encoder_3") if has_t5(models) else None,
+        tokenizer_3=T5Tokenizer.from_pretrained(models / "tokenizer_3") if has_t5(models) else None,
+    )
+    with torch.no_grad():
+        text, _, pooled, _ = pipeline.encode_prompt(
+            captions, None, None, device="cpu", do_classifier_free_guidance=False, max_sequence_length=9
+        )
+    return text, pooled
 
 
 def test_noise_prediction_is_refused(models, pairs, tmp_path):

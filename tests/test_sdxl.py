@@ -82,9 +82,29 @@ def to_halves(column, width):
     return np.stack([np.frombuffer(value, np.float16) for value in column.to_pylist()]).reshape(-1, width)
 
 
+CAPTIONER = """
+def describe(images, captions, keys):
+    return [f"{caption} seen as {image.mean():.0f}" for caption, image in zip(captions, images)]
+"""
+
+
 def test_stored_conditions_are_those_of_diffusers(models, dataset):
-    compared = 0
-    for _, tables in read_dataset(dataset.parent).values():
+    assert_conditions_are_those_of_diffusers(models, dataset.parent)
+
+
+def test_both_encoders_get_the_captions_of_a_captioner(models, pairs, tmp_path, monkeypatch):
+    (tmp_path / "my_captions.py").write_text(CAPTIONER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    stage = {"caption.stage": "my_captions:describe", "caption.stage_size": 32}
+    tidemill.preprocess(settings(models, pairs, tmp_path / "run", **stage))
+    captions = assert_conditions_are_those_of_diffusers(models, tmp_path / "run")
+    assert all("seen as" in caption for caption in captions)
+
+
+def assert_conditions_are_those_of_diffusers(models, output):
+    """Returns the captions."""
+    captions = []
+    for _, tables in read_dataset(output).values():
         rows = tables["rows.parquet"].to_pylist()
         latents, time_ids = tables["latents-64.parquet"], tables["time_ids-64.parquet"]
         kept = [rows[row] for row in latents["row"].to_pylist()]
@@ -99,8 +119,9 @@ def test_stored_conditions_are_those_of_diffusers(models, dataset):
         assert np.ptp(pooled, axis=0).max() > 0.1, "captions that are all the same prove nothing"
         for row, stored in zip(kept, time_ids["time_ids_64"].to_pylist(), strict=True):
             assert np.frombuffer(stored, np.int32).tolist() == expected_time_ids(row, 64)
-        compared += len(kept)
-    assert compared > 20
+        captions += [row["caption"] for row in kept]
+    assert len(captions) > 20
+    return captions
 
 
 def expected_time_ids(row, side):
@@ -141,12 +162,15 @@ def test_captions_encoded_by_the_trainer_train_like_stored_ones(models, pairs, d
 
 
 def test_trains_without_a_dataset(models, pairs, tmp_path):
-    run = settings(models, pairs, tmp_path / "online", **{"train.preview": {"every": 3, "prompts": PROMPTS}})
-    tidemill.run(run, mode="online")
-    losses = [line["loss"] for line in run_output.read_metrics(tmp_path / "online")]
-    assert len(losses) == 6
-    assert np.isfinite(losses).all()
-    assert len(list((tmp_path / "online/previews").glob("*.png"))) == 2
+    """The same rows, whether encoded beside the trainer or in it."""
+    preview = {"train.preview": {"every": 3, "prompts": PROMPTS}}
+    losses = []
+    for mode in ("online", "colocated"):
+        tidemill.run(settings(models, pairs, tmp_path / mode, **preview), mode=mode)
+        losses.append([line["loss"] for line in run_output.read_metrics(tmp_path / mode)])
+        assert len(list((tmp_path / mode / "previews").glob("*.png"))) == 2
+    assert len(losses[0]) == 6
+    np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
 def test_exported_model_samples_same_images_in_diffusers(models, pairs, dataset, tmp_path):

@@ -1,4 +1,4 @@
-"""Training steps of diffusers' U-Net in PyTorch, like in diffusers' training scripts.
+"""Training steps of diffusers' U-Net or SD3's transformer in PyTorch, like in diffusers' training scripts.
 
 A step has noise, loss, clipping and AdamW. Latents and text are random and lie in memory. Writes a
 line after each step.
@@ -13,7 +13,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from diffusers import DDPMScheduler, UNet2DConditionModel
+from diffusers import (
+    DDPMScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    SD3Transformer2DModel,
+    UNet2DConditionModel,
+)
 
 
 def main() -> None:
@@ -33,28 +38,35 @@ def main() -> None:
     torch.manual_seed(0)
     # Tidemill sets this, too.
     torch.backends.cudnn.benchmark = True
-    config = UNet2DConditionModel.load_config(args.models / "unet")
-    unet = UNet2DConditionModel.from_config(config).train().to(args.device)
+    is_flow = (args.models / "transformer").exists()
+    model, part = (SD3Transformer2DModel, "transformer") if is_flow else (UNet2DConditionModel, "unet")
+    config = model.load_config(args.models / part)
+    unet = model.from_config(config).train().to(args.device)
     if args.channels_last:
         unet.to(memory_format=torch.channels_last)
-    schedule = DDPMScheduler.from_pretrained(args.models / "scheduler")
+    scheduler = FlowMatchEulerDiscreteScheduler if is_flow else DDPMScheduler
+    schedule = scheduler.from_pretrained(args.models / "scheduler")
     optimizer = torch.optim.AdamW(unet.parameters(), lr=1e-4, fused=True)
     if args.compile:
         # An empty cache, so that compilation is measured.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(dir=args.log.parent)
     network = torch.compile(unet, mode=args.compile) if args.compile else unet
     latents = torch.randn(args.batch, config["in_channels"], args.size, args.size, device=args.device)
-    text = torch.randn(args.batch, 77, config["cross_attention_dim"], device=args.device)
+    conditions = draw_conditions(config, args.batch, args.device)
     kind = torch.device(args.device).type
 
     def step() -> None:
         noise = torch.randn_like(latents)
         timesteps = torch.randint(0, schedule.config.num_train_timesteps, (args.batch,), device=args.device)
-        noisy = schedule.add_noise(latents, noise, timesteps)
-        v_prediction = schedule.config.prediction_type == "v_prediction"
-        target = schedule.get_velocity(latents, noise, timesteps) if v_prediction else noise
+        if is_flow:
+            sigmas = (timesteps / schedule.config.num_train_timesteps).reshape(-1, 1, 1, 1)
+            noisy, target = (1 - sigmas) * latents + sigmas * noise, noise - latents
+        else:
+            noisy = schedule.add_noise(latents, noise, timesteps)
+            v_prediction = schedule.config.prediction_type == "v_prediction"
+            target = schedule.get_velocity(latents, noise, timesteps) if v_prediction else noise
         with torch.autocast(kind, torch.bfloat16) if args.bf16 else nullcontext():
-            prediction = network(noisy, timesteps, text).sample
+            prediction = network(noisy, timestep=timesteps, **conditions).sample
         loss = torch.nn.functional.mse_loss(prediction.float(), target)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(unet.parameters(), 1.0)
@@ -75,6 +87,22 @@ def main() -> None:
     if args.profile:
         profiler.stop()
         profiler.export_chrome_trace(str(args.profile))
+
+
+def draw_conditions(config: dict, batch: int, device: str) -> dict:
+    """What the network takes beside noisy latents and timesteps."""
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(batch, *shape, device=device)
+
+    if "joint_attention_dim" in config:
+        text, pooled = draw(77, config["joint_attention_dim"]), draw(config["pooled_projection_dim"])
+        return {"encoder_hidden_states": text, "pooled_projections": pooled}
+    conditions: dict = {"encoder_hidden_states": draw(77, config["cross_attention_dim"])}
+    if config.get("addition_embed_type"):
+        pooled = config["projection_class_embeddings_input_dim"] - 6 * config["addition_time_embed_dim"]
+        conditions["added_cond_kwargs"] = {"text_embeds": draw(pooled), "time_ids": draw(6)}
+    return conditions
 
 
 if __name__ == "__main__":

@@ -5,10 +5,13 @@
 
 from pathlib import Path
 
+NETWORKS = ("vae", "text_encoder", "text_encoder_2", "text_encoder_3", "unet", "transformer")
 # The parts of a model folder. Other files of a repository may be many times as large.
 PARTS = [
-    *(f"{part}/*.{kind}" for part in ("vae", "text_encoder", "unet") for kind in ("json", "safetensors")),
+    *(f"{part}/*.{kind}" for part in NETWORKS for kind in ("json", "safetensors")),
     "tokenizer/*",
+    "tokenizer_2/*",
+    "tokenizer_3/*",
     "scheduler/*.json",
     "model_index.json",
 ]

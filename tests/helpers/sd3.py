@@ -1,10 +1,11 @@
-"""A small model folder of Stable Diffusion 3's form, without T5."""
+"""A small model folder of Stable Diffusion 3's form, with T5 or without."""
 
 import json
 import shutil
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel
+from transformers import T5Config, T5EncoderModel, T5Tokenizer
 
 from helpers import sdxl
 
@@ -27,12 +28,34 @@ TRANSFORMER = {
 }
 
 
-def make_models(folder, seed):
-    """Writes the folder. Both text encoders have a projection; the VAE has a shift."""
+PIECES = ["▁picture", "▁small", "▁large", "▁red", "▁blue", "▁circle", "▁star", "▁in", "▁the", "▁a", "▁of"]
+
+
+def make_t5(folder):
+    """T5 with random weights, and a vocabulary of a few words, digits and letters."""
+    letters = [(letter, -6.0) for letter in "▁abcdefghijklmnopqrstuvwxyz0123456789"]
+    special = [(token, 0.0) for token in ("<pad>", "</s>", "<unk>")]
+    vocabulary = [*special, *((piece, -3.0) for piece in PIECES), *letters]
+    T5Tokenizer(vocab=vocabulary, extra_ids=0).save_pretrained(folder / "tokenizer_3")
+    sizes = {
+        "d_model": TRANSFORMER["joint_attention_dim"],
+        "d_kv": 5,
+        "d_ff": 24,
+        "num_layers": 2,
+        "num_heads": 3,
+    }
+    config = T5Config(vocab_size=len(vocabulary), feed_forward_proj="gated-gelu", **sizes)
+    T5EncoderModel(config).save_pretrained(folder / "text_encoder_3")
+
+
+def make_models(folder, seed, has_t5=False):
+    """Writes the folder. Both of CLIP's encoders have a projection; the VAE has a shift."""
     sdxl.make_models(folder, seed, projections=POOLED)
     shutil.rmtree(folder / "unet")
     FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(folder / "scheduler")
     SD3Transformer2DModel(**TRANSFORMER).save_pretrained(folder / "transformer")
+    if has_t5:
+        make_t5(folder)
     config = json.loads((folder / "vae/config.json").read_text())
     (folder / "vae/config.json").write_text(json.dumps({**config, "shift_factor": 0.06}))
     return folder

@@ -14,7 +14,7 @@
 //! | [`perceptual_hash`] | the hash by which near duplicates are found |
 //! | [`caption`] | choice among captions, clean-up, templates, language |
 //! | [`filter`] | size, aspect, score, `where`, language, blocklists, near duplicates |
-//! | [`tokenizer`] | CLIP's tokenizer |
+//! | [`tokenizer`] | CLIP's tokenizer and T5's |
 //! | [`inspect`] | histograms and a contact sheet of a source |
 //! | [`random`] | random draws that depend on seed and sample id only |
 
@@ -41,4 +41,4 @@ pub use filter::{Bounds, FilterConfig};
 pub use one_or_many::OneOrMany;
 pub use prepare::{Digests, Prepare, PrepareConfig};
 pub use source::{Columns, Format, InputFile, InputUnit, Source, SourceConfig, Span};
-pub use tokenizer::ClipTokenizer;
+pub use tokenizer::{CaptionTokenizer, ClipTokenizer, T5Tokenizer};

@@ -91,13 +91,11 @@ impl DenoiserConfig {
         matches!(self, Self::UNet(config) if config.takes_time_ids())
     }
 
-    /// How it takes the text of several encoders. `zero_tokens` stand in place of T5's, where it takes those.
-    pub fn text_join(&self, zero_tokens: i64) -> TextJoin {
+    /// How it takes the text of several encoders. `t5_tokens` counts where it takes those of T5.
+    pub fn text_join(&self, t5_tokens: i64) -> TextJoin {
         match self {
             Self::UNet(_) => TextJoin::SideBySide,
-            Self::SD3Transformer(config) => {
-                TextJoin::Padded { width: config.joint_attention_dim, zero_tokens }
-            }
+            Self::SD3Transformer(config) => TextJoin::Padded { width: config.joint_attention_dim, t5_tokens },
         }
     }
 

@@ -43,7 +43,8 @@ pub use schedule::{
 };
 pub use score_head::{HeadActivation, HeadOutput, ScoreHead};
 pub use text_encoder::{
-    ClipTextConfig, ClipTextModel, ClipTextOutput, TextEncoders, TextJoin, TextStates, TextWidths,
+    ClipTextConfig, ClipTextModel, ClipTextOutput, FeedForwardProj, T5Config, T5EncoderModel, TextEncoders,
+    TextJoin, TextStates, TextWidths,
 };
 pub use unet::{AdditionEmbedType, UNet2DConditionModel, UNetConfig};
 pub use vae::{AutoencoderKl, LatentScale, VaeConfig};

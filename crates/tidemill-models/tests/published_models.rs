@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use tch::Device;
 use tidemill_models::{
     AutoencoderKl, BetaSchedule, ClipTextConfig, ClipTextModel, ParamInit, PredictionType,
-    SD3Transformer2DModel, SD3TransformerConfig, SchedulerConfig, TimestepSpacing, UNet2DConditionModel,
-    UNetConfig, VaeConfig,
+    SD3Transformer2DModel, SD3TransformerConfig, SchedulerConfig, T5Config, T5EncoderModel, TimestepSpacing,
+    UNet2DConditionModel, UNetConfig, VaeConfig,
 };
 
 fn write(dir: &Path, config: &Value) -> PathBuf {
@@ -186,6 +186,40 @@ fn sdxl_text_encoder_2() -> Value {
     config
 }
 
+/// stabilityai/stable-diffusion-3-medium-diffusers, text_encoder_3/config.json.
+fn t5_xxl() -> Value {
+    json!({
+        "_name_or_path": "google/t5-v1_1-xxl",
+        "architectures": ["T5EncoderModel"],
+        "classifier_dropout": 0.0,
+        "d_ff": 10240,
+        "d_kv": 64,
+        "d_model": 4096,
+        "decoder_start_token_id": 0,
+        "dense_act_fn": "gelu_new",
+        "dropout_rate": 0.1,
+        "eos_token_id": 1,
+        "feed_forward_proj": "gated-gelu",
+        "initializer_factor": 1.0,
+        "is_encoder_decoder": true,
+        "is_gated_act": true,
+        "layer_norm_epsilon": 1e-06,
+        "model_type": "t5",
+        "num_decoder_layers": 24,
+        "num_heads": 64,
+        "num_layers": 24,
+        "output_past": true,
+        "pad_token_id": 0,
+        "relative_attention_max_distance": 128,
+        "relative_attention_num_buckets": 32,
+        "tie_word_embeddings": false,
+        "torch_dtype": "float16",
+        "transformers_version": "4.41.0.dev0",
+        "use_cache": true,
+        "vocab_size": 32128
+    })
+}
+
 #[test]
 fn parameter_counts_are_those_published() {
     let dir = tempfile::tempdir().unwrap();
@@ -216,6 +250,9 @@ fn parameter_counts_are_those_published() {
             count
         );
     }
+    let path = write(dir.path(), &t5_xxl());
+    let t5 = T5EncoderModel::new(T5Config::read(&path).unwrap(), Device::Cpu, ParamInit::ShapeOnly);
+    assert_eq!(t5.params().parameter_count(), 4_762_310_656);
     let peak = tidemill_testing::peak_kib(std::process::id()).unwrap();
     println!("peak memory: {} MB", peak / 1024);
     // A test binary with libtorch takes a few hundred MB; the networks themselves would be 9 GB.

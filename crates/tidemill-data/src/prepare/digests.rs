@@ -14,7 +14,7 @@ use crate::prepare::config::PrepareConfig;
 use crate::prepare::image_hashes::HashColumns;
 use crate::prepare::known_results::EMBEDDING;
 use crate::source::config::SourceConfig;
-use crate::tokenizer::ClipTokenizer;
+use crate::tokenizer::CaptionTokenizer;
 
 /// The version of the pixels. It must be raised whenever the same configuration would give other
 /// pixels than before.
@@ -56,7 +56,7 @@ impl Digests {
         caption: &CaptionConfig,
         (hashes, is_scaled): (HashColumns, bool),
         seed: u64,
-        tokenizer: &ClipTokenizer,
+        tokenizer: &dyn CaptionTokenizer,
     ) -> Self {
         let (columns, resolutions) = (&source.columns, &prepare.resolutions);
         let text = digest_input(caption, &columns.caption, seed);
@@ -87,8 +87,8 @@ impl Digests {
     }
 
     /// Adds the tokenizers of further text encoders.
-    pub(super) fn add_tokenizers(&mut self, tokenizers: &[Arc<ClipTokenizer>]) {
-        let digest = |tokenizer: &Arc<ClipTokenizer>| digest_json(&(&self.text, tokenizer.digest()));
+    pub(super) fn add_tokenizers(&mut self, tokenizers: &[Arc<dyn CaptionTokenizer>]) {
+        let digest = |tokenizer: &Arc<dyn CaptionTokenizer>| digest_json(&(&self.text, tokenizer.digest()));
         self.more_text = tokenizers.iter().map(digest).collect();
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::prepare::captioner_view::CaptionerView;
 use crate::prepare::computed_scores::ComputedScores;
 use crate::prepare::image_hashes::HashColumns;
-use crate::tokenizer::ClipTokenizer;
+use crate::tokenizer::CaptionTokenizer;
 
 /// The columns of the output that not every run has.
 #[derive(Clone, Default)]
@@ -17,5 +17,5 @@ pub struct ExtraColumns {
     /// What a captioner sees later, if there is one.
     pub captioner: Option<CaptionerView>,
     /// Tokenizers of the second text encoder and those after it.
-    pub more_tokenizers: Vec<Arc<ClipTokenizer>>,
+    pub more_tokenizers: Vec<Arc<dyn CaptionTokenizer>>,
 }

@@ -21,7 +21,7 @@ use crate::prepare::extra_columns::ExtraColumns;
 use crate::prepare::input::Input;
 use crate::prepare::row::{Outcome, Row};
 use crate::resize::Rect;
-use crate::tokenizer::{CONTEXT, ClipTokenizer};
+use crate::tokenizer::{CONTEXT, CaptionTokenizer};
 
 /// The pixels of all rows at all resolutions.
 pub struct Output {
@@ -98,7 +98,7 @@ impl Output {
         self,
         rows: &[Row],
         input: &Input,
-        tokenizer: &ClipTokenizer,
+        tokenizer: &dyn CaptionTokenizer,
         schema: SchemaRef,
     ) -> Result<RecordBatch> {
         let info = || rows.iter().map(|row| row.info);
@@ -182,9 +182,10 @@ pub fn output_schema(
     ]);
     fields.extend(extra.hashes.fields());
     fields.extend(extra.scores.fields());
-    for encoder in 0..=extra.more_tokenizers.len() {
+    let lengths = extra.more_tokenizers.iter().map(|tokenizer| tokenizer.length() as i32);
+    for (encoder, length) in std::iter::once(CONTEXT_I32).chain(lengths).enumerate() {
         let name = token_ids_column_name(encoder);
-        fields.push(Field::new(name, fixed_size_list(DataType::Int32, CONTEXT_I32), true));
+        fields.push(Field::new(name, fixed_size_list(DataType::Int32, length), true));
     }
     if config.flip {
         fields.push(Field::new("flipped", DataType::Boolean, true));
@@ -266,7 +267,7 @@ fn token_id_column(
     rows: &[Row],
     input: &Input,
     encoder: usize,
-    tokenizer: &ClipTokenizer,
+    tokenizer: &dyn CaptionTokenizer,
     has_captioner: bool,
 ) -> Result<ArrayRef> {
     let is_wanted = |row: &Row| row.plan().is_some_and(|plan| !plan.has_text[encoder]);
@@ -275,12 +276,15 @@ fn token_id_column(
     let known = |row| input.known.as_ref().filter(|_| has_captioner).and_then(|known| known.caption(row));
     let caption = |row: usize| known(row).or_else(|| input.captions.get(row).ok());
     let captions: Vec<&str> = (0..rows.len()).filter(|&row| wanted[row]).filter_map(caption).collect();
-    let mut encoded = tokenizer.encode_batch(&captions).into_iter();
-    let ids =
-        wanted.iter().flat_map(|&wanted| wanted.then(|| encoded.next()).flatten().unwrap_or([0; CONTEXT]));
+    let (encoded, length) = (tokenizer.encode_captions(&captions)?, tokenizer.length());
+    let (mut encoded, nothing) = (encoded.chunks_exact(length), vec![0; length]);
+    let ids = wanted.iter().flat_map(|&wanted| {
+        let ids = wanted.then(|| encoded.next()).flatten();
+        ids.unwrap_or(&nothing).to_vec()
+    });
     let ids = Int32Array::from_iter_values(ids);
     let field = Arc::new(Field::new_list_field(DataType::Int32, true));
-    Ok(Arc::new(FixedSizeListArray::try_new(field, CONTEXT_I32, Arc::new(ids), Some(wanted.into()))?))
+    Ok(Arc::new(FixedSizeListArray::try_new(field, length as i32, Arc::new(ids), Some(wanted.into()))?))
 }
 
 /// A column of lists of N numbers; null where there is no crop.

@@ -25,7 +25,7 @@ use crate::prepare::pixels::PixelWriter;
 use crate::prepare::row::{Outcome, Row};
 use crate::prepare::row_selection::RowSelector;
 use crate::source::config::SourceConfig;
-use crate::tokenizer::ClipTokenizer;
+use crate::tokenizer::CaptionTokenizer;
 
 /// Bytes of an output row without pixels and carried columns: 77 token ids, key, caption and small
 /// columns.
@@ -40,7 +40,7 @@ pub struct Prepare {
     pub(super) columns: InputColumns,
     pub(super) selector: RowSelector,
     pub(super) pixels: PixelWriter,
-    pub(super) tokenizer: Arc<ClipTokenizer>,
+    pub(super) tokenizer: Arc<dyn CaptionTokenizer>,
 }
 
 impl Prepare {
@@ -56,7 +56,7 @@ impl Prepare {
         source: &SourceConfig,
         caption: &CaptionConfig,
         seed: u64,
-        tokenizer: Arc<ClipTokenizer>,
+        tokenizer: Arc<dyn CaptionTokenizer>,
     ) -> Result<Self> {
         config.validate()?;
         filter.validate()?;
@@ -72,7 +72,7 @@ impl Prepare {
         // A perceptual hash is computed from the full-size image.
         let is_scaled = config.scaled_decode && !hashes.phash;
         let digests =
-            Digests::new(config, (filter, &filters), source, caption, (hashes, is_scaled), seed, &tokenizer);
+            Digests::new(config, (filter, &filters), source, caption, (hashes, is_scaled), seed, &*tokenizer);
         let mut selector = RowSelector::new(config, filters.clone(), hashes, seed);
         selector.has_captioner = captioner.is_some();
         Ok(Self {
@@ -99,7 +99,7 @@ impl Prepare {
     }
 
     /// This stage, which then also tokenises for the second text encoder and those after it.
-    pub fn with_more_tokenizers(mut self, tokenizers: Vec<Arc<ClipTokenizer>>) -> Self {
+    pub fn with_more_tokenizers(mut self, tokenizers: Vec<Arc<dyn CaptionTokenizer>>) -> Self {
         self.digests.add_tokenizers(&tokenizers);
         self.selector.text_encoders = 1 + tokenizers.len();
         self.extra.more_tokenizers = tokenizers;
@@ -155,7 +155,7 @@ impl Prepare {
         let mut output = Output::new(&self.config, &self.extra, &rows);
         let slots = output.pixel_slots();
         rows.par_iter_mut().zip(slots).for_each(|(row, slots)| self.pixels.decode_row(row, slots));
-        output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
+        output.finish(&rows, &input, &*self.tokenizer, self.schema(batch.schema_ref())?)
     }
 
     /// True if images are needed to prepare a batch that was read without them; false if the column
@@ -184,7 +184,7 @@ impl Prepare {
         let quarantined = |_| Row::quarantined(RowError::Other(reason.to_owned()));
         let rows: Vec<Row> = (0..batch.num_rows()).map(quarantined).collect();
         let output = Output::new(&self.config, &self.extra, &rows);
-        output.finish(&rows, &input, &self.tokenizer, self.schema(batch.schema_ref())?)
+        output.finish(&rows, &input, &*self.tokenizer, self.schema(batch.schema_ref())?)
     }
 
     /// Most bytes of an output row without carried columns; very long texts may take more.

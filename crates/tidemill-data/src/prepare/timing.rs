@@ -44,7 +44,7 @@ impl Prepare {
                 captions.push(caption);
             }
         }
-        add_time(&mut times.tokens, || self.tokenizer.encode_batch(&captions));
+        add_time(&mut times.tokens, || self.tokenizer.encode_captions(&captions))?;
         Ok(times)
     }
 

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::error::Result;
 use crate::tokenizer::bpe::{self, Bpe};
+use crate::tokenizer::caption_tokenizer::CaptionTokenizer;
 use crate::tokenizer::folder::Folder;
 use crate::tokenizer::special_tokens::{CONTEXT, SpecialToken};
 use crate::tokenizer::word_cache::WordCache;
@@ -173,5 +174,19 @@ impl ClipTokenizer {
                 ids.push(cache.get_or_insert(word, scratch, |ids| self.bpe.encode(word, bpe, ids)))
             }),
         })
+    }
+}
+
+impl CaptionTokenizer for ClipTokenizer {
+    fn length(&self) -> usize {
+        CONTEXT
+    }
+
+    fn encode_captions(&self, captions: &[&str]) -> Result<Vec<i32>> {
+        Ok(self.encode_batch(captions).into_flattened())
+    }
+
+    fn digest(&self) -> &str {
+        &self.digest
     }
 }

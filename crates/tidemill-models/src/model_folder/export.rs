@@ -14,7 +14,7 @@ use super::weights::{read_weights_for_diffusers, save_weights};
 use crate::denoiser_config::DenoiserConfig;
 use crate::error::Error;
 use crate::schedule::{SchedulerConfig, SchedulerForm};
-use crate::text_encoder::ClipTextConfig;
+use crate::text_encoder::{ClipTextConfig, T5Config};
 
 /// The dtype of a folder's weights, and by what name its files are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,19 +177,23 @@ fn write_index(
         (part.into(), pair("diffusers", class)),
         ("vae".into(), pair("diffusers", "AutoencoderKL")),
     ];
+    if part == "transformer" && texts.len() < 3 {
+        parts.extend(["text_encoder_3", "tokenizer_3"].map(|name| (name.into(), none())));
+    }
     for TextEncoderFolders { encoder, tokenizer } in texts {
-        let config = ClipTextConfig::read(&encoder.join("config.json"))?;
+        let is_t5 = T5Config::is_t5(encoder)?;
+        let classes = match is_t5 {
+            true => ("T5EncoderModel", "T5TokenizerFast"),
+            false => (ClipTextConfig::read(&encoder.join("config.json"))?.class_name(), "CLIPTokenizer"),
+        };
         let name = |folder: &Path| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        parts.push((name(encoder), pair("transformers", config.class_name())));
-        parts.push((name(tokenizer), pair("transformers", "CLIPTokenizer")));
+        parts.push((name(encoder), pair("transformers", classes.0)));
+        parts.push((name(tokenizer), pair("transformers", classes.1)));
     }
     parts.extend(match (part, texts.len()) {
-        ("transformer", _) => vec![
-            ("_class_name".into(), "StableDiffusion3Pipeline".into()),
-            ("image_encoder".into(), none()),
-            ("text_encoder_3".into(), none()),
-            ("tokenizer_3".into(), none()),
-        ],
+        ("transformer", _) => {
+            vec![("_class_name".into(), "StableDiffusion3Pipeline".into()), ("image_encoder".into(), none())]
+        }
         (_, 1) => vec![
             ("_class_name".into(), "StableDiffusionPipeline".into()),
             ("requires_safety_checker".into(), false.into()),

@@ -65,29 +65,22 @@ impl ModelFolder {
         self.path.join("tokenizer")
     }
 
-    /// The text encoders with their tokenizers, in order: `text_encoder/` and `tokenizer/`, and `text_encoder_2/` and
-    /// `tokenizer_2/` if the folder has them (SDXL, Stable Diffusion 3).
+    /// The text encoders with their tokenizers, in order: `text_encoder/` and `tokenizer/`, and those with `_2` (SDXL,
+    /// Stable Diffusion 3) and `_3` (T5, Stable Diffusion 3) at the end of their names, if the folder has them.
     ///
     /// # Errors
-    /// If a second encoder has no tokenizer, or there is T5 as a third.
+    /// If an encoder has no tokenizer.
     pub fn text_encoders(&self) -> Result<Vec<TextEncoderFolders>, Error> {
-        let folder = |name: &str| self.path.join(name);
         let mut found =
             vec![TextEncoderFolders { encoder: self.text_encoder(), tokenizer: self.tokenizer() }];
-        if folder("text_encoder_2/config.json").is_file() {
-            require_tokenizer(&self.path, "tokenizer_2")?;
-            let (encoder, tokenizer) = (folder("text_encoder_2"), folder("tokenizer_2"));
-            found.push(TextEncoderFolders { encoder, tokenizer });
-        }
-        let third = folder("text_encoder_3/config.json");
-        if third.is_file() {
-            return Err(Error::Unsupported {
-                path: third,
-                key: "text_encoder_3".into(),
-                value: "T5".into(),
-                allowed: "Tidemill trains without T5: leave the folder out, and CLIP alone encodes captions"
-                    .into(),
-            });
+        for number in 2..=3 {
+            let encoder = self.path.join(format!("text_encoder_{number}"));
+            if !encoder.join("config.json").is_file() {
+                break;
+            }
+            let tokenizer = format!("tokenizer_{number}");
+            require_tokenizer(&self.path, &tokenizer)?;
+            found.push(TextEncoderFolders { encoder, tokenizer: self.path.join(tokenizer) });
         }
         Ok(found)
     }

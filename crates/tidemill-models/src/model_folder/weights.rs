@@ -118,6 +118,10 @@ fn parameter_name(stored: &str, expected: &HashMap<&str, &Tensor>) -> Option<Str
     if expected.contains_key(stored) {
         return Some(stored.into());
     }
+    // T5's embedding has two names.
+    if stored == "encoder.embed_tokens.weight" {
+        return Some("shared.weight".into());
+    }
     // transformers 5 omits the `text_model.` that the text encoders of published folders have.
     let prefixed = format!("text_model.{stored}");
     if expected.contains_key(prefixed.as_str()) {

@@ -9,14 +9,17 @@ use super::text_encoders::{TextStates, TextWidths};
 pub enum TextJoin {
     /// Hidden states side by side: [N, L, sum of D]. Stable Diffusion 1, 2 and XL.
     SideBySide,
-    /// The same, with zeros up to a width, and then tokens of zeros in place of T5's: Stable Diffusion 3 without T5.
+    /// The same of CLIP's two encoders, with zeros up to a width, and then T5's tokens: Stable Diffusion 3.
     Padded {
         /// Width of the joined states.
         width: i64,
-        /// Tokens of zeros: `max_sequence_length` of diffusers' pipeline.
-        zero_tokens: i64,
+        /// Tokens of T5: `max_sequence_length` of diffusers' pipeline. Without T5 they are zeros.
+        t5_tokens: i64,
     },
 }
+
+/// Encoders before T5.
+const CLIP_ENCODERS: usize = 2;
 
 impl TextJoin {
     /// Joins what the encoders give for the same captions.
@@ -25,21 +28,17 @@ impl TextJoin {
     /// If there is no encoder, the states are wider than the network takes them, or libtorch fails.
     #[must_use]
     pub fn join(self, mut encoders: Vec<TextStates>) -> TextStates {
-        let joined = match encoders.len() {
-            1 => encoders.remove(0),
-            _ => {
-                let hidden: Vec<&Tensor> = encoders.iter().map(|states| &states.hidden).collect();
-                let pooled: Vec<&Tensor> =
-                    encoders.iter().filter_map(|states| states.pooled.as_ref()).collect();
-                let pooled = (!pooled.is_empty()).then(|| Tensor::cat(&pooled, -1));
-                TextStates { hidden: Tensor::cat(&hidden, -1), pooled }
-            }
-        };
         match self {
-            Self::SideBySide => joined,
-            Self::Padded { width, zero_tokens } => {
-                let missing = width - joined.hidden.size()[2];
-                TextStates { hidden: joined.hidden.constant_pad_nd([0, missing, 0, zero_tokens]), ..joined }
+            Self::SideBySide => join_side_by_side(encoders),
+            Self::Padded { width, t5_tokens } => {
+                let t5 = encoders.split_off(CLIP_ENCODERS.min(encoders.len()));
+                let TextStates { hidden, pooled } = join_side_by_side(encoders);
+                let missing = width - hidden.size()[2];
+                let hidden = match t5.first() {
+                    None => hidden.constant_pad_nd([0, missing, 0, t5_tokens]),
+                    Some(t5) => Tensor::cat(&[&hidden.constant_pad_nd([0, missing]), &t5.hidden], 1),
+                };
+                TextStates { hidden, pooled }
             }
         }
     }
@@ -48,20 +47,35 @@ impl TextJoin {
     pub fn join_tokens(self, tokens: i64) -> i64 {
         match self {
             Self::SideBySide => tokens,
-            Self::Padded { zero_tokens, .. } => tokens + zero_tokens,
+            Self::Padded { t5_tokens, .. } => tokens + t5_tokens,
         }
     }
 
     /// The widths of what [`join`](Self::join) makes of encoders of these widths.
     pub fn join_widths(self, encoders: &[TextWidths]) -> TextWidths {
         let pooled: Vec<i64> = encoders.iter().filter_map(|encoder| encoder.pooled).collect();
-        let hidden = encoders.iter().map(|encoder| encoder.hidden).sum();
+        let width_of = |encoders: &[TextWidths]| encoders.iter().map(|encoder| encoder.hidden).sum::<i64>();
         TextWidths {
             hidden: match self {
-                Self::SideBySide => hidden,
-                Self::Padded { width, .. } => width.max(hidden),
+                Self::SideBySide => width_of(encoders),
+                Self::Padded { width, .. } => {
+                    let (clip, t5) = encoders.split_at(CLIP_ENCODERS.min(encoders.len()));
+                    // What does not fit is refused as another width than the network takes.
+                    let t5 = if t5.is_empty() { width } else { width_of(t5) };
+                    if t5 == width { width.max(width_of(clip)) } else { t5 }
+                }
             },
             pooled: (!pooled.is_empty()).then(|| pooled.iter().sum()),
         }
     }
+}
+
+fn join_side_by_side(mut encoders: Vec<TextStates>) -> TextStates {
+    if encoders.len() == 1 {
+        return encoders.remove(0);
+    }
+    let hidden: Vec<&Tensor> = encoders.iter().map(|states| &states.hidden).collect();
+    let pooled: Vec<&Tensor> = encoders.iter().filter_map(|states| states.pooled.as_ref()).collect();
+    let pooled = (!pooled.is_empty()).then(|| Tensor::cat(&pooled, -1));
+    TextStates { hidden: Tensor::cat(&hidden, -1), pooled }
 }

@@ -47,8 +47,8 @@ pub(crate) fn compute_run_identity(
             encoder_digest(index, encoder.text_encoder.as_ref()).into();
         identity[format!("tokenizer_{}", index + 1)] = encoder.tokenizer.clone().into();
     }
-    if let TextJoin::Padded { zero_tokens, .. } = train.text_join {
-        identity["max_sequence_length"] = zero_tokens.into();
+    if let TextJoin::Padded { t5_tokens, .. } = train.text_join {
+        identity["max_sequence_length"] = t5_tokens.into();
     }
     identity
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use tch::Kind;
 
+use crate::error::{Error, Result};
+
 /// `[encode]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -15,7 +17,7 @@ pub struct EncodeConfig {
     pub latents: StoredLatents,
     /// What is stored of the captions.
     pub embeddings: StoredText,
-    /// Tokens of zeros that Stable Diffusion 3's transformer gets in place of T5's.
+    /// Tokens of a caption for T5; without T5, tokens of zeros that Stable Diffusion 3's transformer gets.
     pub max_sequence_length: u32,
 }
 
@@ -70,8 +72,21 @@ impl Default for EncodeConfig {
 }
 
 impl EncodeConfig {
+    /// Tokens of a caption for T5.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub(crate) fn t5_tokens(&self) -> Result<usize> {
+        match self.max_sequence_length {
+            0 => Err(Error::Encode(
+                "encode.max_sequence_length is 0, but the models have T5: give its tokens".into(),
+            )),
+            tokens => Ok(tokens as usize),
+        }
+    }
+
     /// Checks the section on its own. An error is a key and what is wrong with its value.
-    pub(crate) fn validate(&self) -> Result<(), (&'static str, String)> {
+    pub(crate) fn validate(&self) -> std::result::Result<(), (&'static str, String)> {
         match (self.batch_size, self.max_sequence_length) {
             (1..=4096, 0..=512) => Ok(()),
             (1..=4096, n) => Err(("encode.max_sequence_length", format!("{n} is not between 0 and 512"))),

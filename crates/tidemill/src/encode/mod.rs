@@ -22,4 +22,4 @@ pub use self::config::{ComputeDtype, EncodeConfig, StoredLatents, StoredText};
 pub(crate) use self::recaption_stage::RecaptionStage;
 pub(crate) use self::score_stage::ScoreStage;
 pub use self::stage::Encode;
-pub use self::text_stage::open_tokenizers;
+pub use self::text_stage::{SharedTokenizer, open_tokenizers};

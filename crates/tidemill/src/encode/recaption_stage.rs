@@ -7,13 +7,13 @@ use arrow::array::{
     Array, AsArray, FixedSizeListArray, Int32Array, LargeBinaryArray, RecordBatch, StringArray,
 };
 use arrow::datatypes::{DataType, Field, Int32Type};
-use tidemill_data::ClipTokenizer;
+use tidemill_data::CaptionTokenizer;
 use tidemill_data::columns::names::token_ids_column_name;
 use tidemill_data::prepare::{CAPTION_PIXELS, KNOWN_CAPTION};
-use tidemill_data::tokenizer::CONTEXT;
 
 use crate::encode::captioner_process::CaptionerProcess;
 use crate::encode::prepared_columns::{find_column, text_column, wrong_type};
+use crate::encode::text_stage::SharedTokenizer;
 use crate::error::{Error, Result};
 
 /// The column that says where a caption comes from.
@@ -30,7 +30,7 @@ pub(crate) struct RecaptionStage {
     /// Images in one call of the captioner.
     batch_size: usize,
     /// One for each text encoder.
-    tokenizers: Vec<ClipTokenizer>,
+    tokenizers: Vec<SharedTokenizer>,
     process: Mutex<Slot>,
 }
 
@@ -46,7 +46,7 @@ enum Slot {
 
 impl RecaptionStage {
     /// A stage whose captioner, `module:callable`, starts with the first image.
-    pub fn new(captioner: String, side: u32, batch_size: usize, tokenizers: Vec<ClipTokenizer>) -> Self {
+    pub fn new(captioner: String, side: u32, batch_size: usize, tokenizers: Vec<SharedTokenizer>) -> Self {
         Self { captioner, side, batch_size, tokenizers, process: Mutex::new(Slot::Empty) }
     }
 
@@ -62,7 +62,7 @@ impl RecaptionStage {
         let new = self.describe(batch, pixels)?;
         let mut with_ids = batch.clone();
         for (encoder, tokenizer) in self.tokenizers.iter().enumerate() {
-            with_ids = replace_token_ids(&with_ids, &token_ids_column_name(encoder), tokenizer, &new)?;
+            with_ids = replace_token_ids(&with_ids, &token_ids_column_name(encoder), &**tokenizer, &new)?;
         }
         let mut batch = replace_captions(&with_ids, &new)?;
         for name in [CAPTION_PIXELS, KNOWN_CAPTION] {
@@ -134,7 +134,7 @@ fn replace_captions(batch: &RecordBatch, new: &[Option<String>]) -> Result<Recor
 fn replace_token_ids(
     batch: &RecordBatch,
     name: &str,
-    tokenizer: &ClipTokenizer,
+    tokenizer: &dyn CaptionTokenizer,
     new: &[Option<String>],
 ) -> Result<RecordBatch> {
     let rows: Vec<usize> = (0..new.len()).filter(|row| new[*row].is_some()).collect();
@@ -144,12 +144,13 @@ fn replace_token_ids(
     let old = column.as_fixed_size_list_opt().ok_or_else(type_error)?;
     let values = old.values().as_primitive_opt::<Int32Type>().ok_or_else(type_error)?;
     let mut values = values.values().to_vec();
-    for (row, ids) in rows.iter().zip(tokenizer.encode_batch(&captions)) {
-        values[row * CONTEXT..(row + 1) * CONTEXT].copy_from_slice(&ids);
+    let length = tokenizer.length();
+    for (row, ids) in rows.iter().zip(tokenizer.encode_captions(&captions)?.chunks_exact(length)) {
+        values[row * length..(row + 1) * length].copy_from_slice(ids);
     }
     let (field, values) = (Field::new_list_field(DataType::Int32, true), Int32Array::from(values));
     let ids =
-        FixedSizeListArray::try_new(Arc::new(field), CONTEXT as i32, Arc::new(values), old.nulls().cloned())?;
+        FixedSizeListArray::try_new(Arc::new(field), length as i32, Arc::new(values), old.nulls().cloned())?;
     let (schema, mut columns) = (batch.schema(), batch.columns().to_vec());
     columns[schema.index_of(name)?] = Arc::new(ids);
     Ok(RecordBatch::try_new(schema, columns)?)

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
 use arrow::datatypes::{FieldRef, Schema};
 use tch::{Device, Kind, Tensor};
-use tidemill_data::ClipTokenizer;
 use tidemill_data::columns::names::token_ids_encoder;
 use tidemill_data::prepare::{CAPTION_PIXELS, SCORE_PIXELS};
 use tidemill_models::{AutoencoderKl, DenoiserConfig, LatentScale, ModelFolder};
@@ -21,12 +20,15 @@ use crate::encode::launch_model::launch_model;
 use crate::encode::prepared_columns::{Pixels, TokenIds};
 use crate::encode::recaption_stage::RecaptionStage;
 use crate::encode::score_stage::ScoreStage;
-use crate::encode::text_stage::{TextStage, TextValues};
+use crate::encode::text_stage::{SharedTokenizer, TextStage, TextValues};
 use crate::encode::time_ids::time_ids_column;
 use crate::error::{Error, Result};
 
 /// The reason of a row whose result cannot be stored in f16.
 const NOT_FINITE: &str = "encode: the result is not finite in f16";
+
+/// The same where the models compute in f16, in which some VAEs overflow, such as SDXL's.
+const OVERFLOW: &str = "encode: the result is not finite; models that overflow with encode.dtype = \"f16\" need \"bf16\" or \"f32\"";
 
 /// The frozen models on one device.
 #[derive(Debug)]
@@ -113,7 +115,8 @@ impl Encode {
             .unzip();
         let schema = Schema::new_with_metadata(fields, batch.schema().metadata().clone());
         let batch = RecordBatch::try_new(Arc::new(schema), columns)?;
-        if failed.contains(&true) { quarantine_failed(&batch, &failed, NOT_FINITE) } else { Ok(batch) }
+        let reason = if self.kind == Kind::Half { OVERFLOW } else { NOT_FINITE };
+        if failed.contains(&true) { quarantine_failed(&batch, &failed, reason) } else { Ok(batch) }
     }
 
     /// Returns what [`run`](Self::run) returns when it quarantines every row for this reason.
@@ -143,7 +146,7 @@ impl Encode {
     /// # Errors
     /// If a size is not a multiple of the VAE's downscale factor.
     pub fn row_bytes(&self, sizes: &[Vec<(u32, u32)>]) -> Result<u64> {
-        let texts = self.text_columns(tidemill_data::tokenizer::CONTEXT);
+        let texts = self.text_columns();
         let mut bytes: usize = texts.values().map(|spec| spec.decoded().bytes()).sum();
         for sizes in sizes {
             let latents = sizes.iter().map(|size| Ok(self.latents_shape(*size)?.iter().product::<i64>()));
@@ -158,19 +161,20 @@ impl Encode {
     ///
     /// # Errors
     /// A failure of libtorch, such as an id outside the vocabulary.
-    pub fn encode_caption(&self, caption: &str, tokenizers: &[ClipTokenizer]) -> Result<Vec<u8>> {
+    pub fn encode_caption(&self, caption: &str, tokenizers: &[SharedTokenizer]) -> Result<Vec<u8>> {
         let mut row = Vec::new();
         for (encoder, tokenizer) in tokenizers.iter().enumerate() {
-            for values in self.text.encode(encoder, &tokenizer.encode(caption), 1, self.device)? {
+            let ids = tokenizer.encode_captions(&[caption])?;
+            for values in self.text.encode(encoder, &ids, 1, self.device)? {
                 row.extend(values.into_bytes()?);
             }
         }
         Ok(row)
     }
 
-    /// The text columns, and the dtype and shape in which each holds a caption of `tokens` token ids.
-    pub fn text_columns(&self, tokens: usize) -> BTreeMap<TextColumn, TensorSpec> {
-        self.text.columns(tokens)
+    /// The text columns, and the dtype and shape in which each holds a caption.
+    pub fn text_columns(&self) -> BTreeMap<TextColumn, TensorSpec> {
+        self.text.columns()
     }
 
     /// Whether rows have sizes of image and crop.
@@ -236,7 +240,7 @@ impl Encode {
     }
 
     fn launch_texts(&self, encoder: usize, ids: &TokenIds) -> Result<Vec<PendingColumn>> {
-        let columns = self.text.columns_of(encoder, ids.length).into_iter().map(|(column, spec)| {
+        let columns = self.text.columns_of(encoder).into_iter().map(|(column, spec)| {
             let column = EncodedColumn::text(&column.to_string(), &spec.decoded(), ids.valid.clone());
             PendingColumn { column, results: Vec::new() }
         });

@@ -1,10 +1,12 @@
 //! The text part of `Encode`: token ids to the text columns.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
-use tidemill_data::ClipTokenizer;
-use tidemill_models::{ModelFolder, TextEncoders, TextStates};
+use tidemill_data::tokenizer::CONTEXT;
+use tidemill_data::{CaptionTokenizer, ClipTokenizer, T5Tokenizer};
+use tidemill_models::{ModelFolder, T5Config, TextEncoderFolders, TextEncoders, TextStates};
 use tidemill_store::{Dtype, TensorSpec, TextColumn};
 use tidemill_torch::{Download, upload};
 
@@ -12,22 +14,38 @@ use super::config::{EncodeConfig, StoredText};
 use crate::encode::launch_model::launch_model;
 use crate::error::Result;
 
+/// Token ids to text columns.
+#[derive(Debug)]
+pub(super) struct TextStage {
+    output: TextOutput,
+    /// Token ids of a caption for each encoder.
+    lengths: Vec<usize>,
+}
+
 /// What becomes of token ids.
 #[derive(Debug)]
-pub(super) enum TextStage {
+enum TextOutput {
     /// Text embeddings, and the number format in which hidden states are stored.
     Embeddings(Box<TextEncoders>, Dtype),
-    /// Token ids, unchanged, for so many text encoders.
-    TokenIds(usize),
+    /// Token ids, unchanged.
+    TokenIds,
 }
+
+/// A tokenizer that threads share.
+pub type SharedTokenizer = Arc<dyn CaptionTokenizer>;
 
 /// The tokenizers of a folder's text encoders, in order.
 ///
 /// # Errors
-/// If one cannot be read.
-pub fn open_tokenizers(models: &ModelFolder) -> Result<Vec<ClipTokenizer>> {
-    let folders = models.text_encoders()?;
-    folders.iter().map(|folder| Ok(ClipTokenizer::open(&folder.tokenizer)?)).collect()
+/// If one cannot be read, or T5's captions have no tokens.
+pub fn open_tokenizers(models: &ModelFolder, config: &EncodeConfig) -> Result<Vec<SharedTokenizer>> {
+    let open = |folder: &TextEncoderFolders| -> Result<SharedTokenizer> {
+        if !T5Config::is_t5(&folder.encoder)? {
+            return Ok(Arc::new(ClipTokenizer::open(&folder.tokenizer)?));
+        }
+        Ok(Arc::new(T5Tokenizer::open(&folder.tokenizer, config.t5_tokens()?)?))
+    };
+    models.text_encoders()?.iter().map(open).collect()
 }
 
 impl TextStage {
@@ -39,34 +57,31 @@ impl TextStage {
         let encoders = || -> Result<Box<TextEncoders>> {
             Ok(Box::new(TextEncoders::load(models, device, config.dtype.to_kind())?))
         };
-        Ok(match config.embeddings {
-            StoredText::F16 => Self::Embeddings(encoders()?, Dtype::F16),
-            StoredText::F8 => Self::Embeddings(encoders()?, Dtype::F8E4m3),
-            StoredText::TokenIds => Self::TokenIds(models.text_encoders()?.len()),
-        })
+        let output = match config.embeddings {
+            StoredText::F16 => TextOutput::Embeddings(encoders()?, Dtype::F16),
+            StoredText::F8 => TextOutput::Embeddings(encoders()?, Dtype::F8E4m3),
+            StoredText::TokenIds => TextOutput::TokenIds,
+        };
+        let folders = models.text_encoders()?;
+        let length = |folder: &TextEncoderFolders| match T5Config::is_t5(&folder.encoder)? {
+            true => config.t5_tokens(),
+            false => Ok(CONTEXT),
+        };
+        Ok(Self { output, lengths: folders.iter().map(length).collect::<Result<_>>()? })
     }
 
-    /// Number of text encoders.
-    pub fn encoder_count(&self) -> usize {
-        match self {
-            Self::Embeddings(encoders, _) => encoders.count(),
-            Self::TokenIds(count) => *count,
-        }
-    }
-
-    /// The columns that hold a caption of `tokens` token ids, with their dtypes and shapes. Pooled outputs are
-    /// short, and always f16.
-    pub fn columns(&self, tokens: usize) -> BTreeMap<TextColumn, TensorSpec> {
-        (0..self.encoder_count()).flat_map(|encoder| self.columns_of(encoder, tokens)).collect()
+    /// The columns that hold a caption, with their dtypes and shapes. Pooled outputs are short, and always f16.
+    pub fn columns(&self) -> BTreeMap<TextColumn, TensorSpec> {
+        (0..self.lengths.len()).flat_map(|encoder| self.columns_of(encoder)).collect()
     }
 
     /// The columns of one encoder, counted from 0.
-    pub fn columns_of(&self, encoder: usize, tokens: usize) -> Vec<(TextColumn, TensorSpec)> {
-        let (number, tokens) = (encoder as u8 + 1, tokens as u32);
+    pub fn columns_of(&self, encoder: usize) -> Vec<(TextColumn, TensorSpec)> {
+        let (number, tokens) = (encoder as u8 + 1, self.lengths[encoder] as u32);
         let hidden = TextColumn::hidden(number);
-        match self {
-            Self::TokenIds(_) => vec![(hidden, TensorSpec { dtype: Dtype::I32, shape: vec![tokens] })],
-            Self::Embeddings(encoders, dtype) => {
+        match &self.output {
+            TextOutput::TokenIds => vec![(hidden, TensorSpec { dtype: Dtype::I32, shape: vec![tokens] })],
+            TextOutput::Embeddings(encoders, dtype) => {
                 let widths = encoders.widths()[encoder];
                 let states = TensorSpec { dtype: *dtype, shape: vec![tokens, widths.hidden as u32] };
                 let pooled =
@@ -88,9 +103,9 @@ impl TextStage {
         captions: usize,
         device: Device,
     ) -> Result<Vec<TextValues>> {
-        let encoders = match self {
-            Self::TokenIds(_) => return Ok(vec![TextValues::TokenIds(to_le_bytes(ids))]),
-            Self::Embeddings(encoders, _) => encoders,
+        let encoders = match &self.output {
+            TextOutput::TokenIds => return Ok(vec![TextValues::TokenIds(to_le_bytes(ids))]),
+            TextOutput::Embeddings(encoders, _) => encoders,
         };
         let results = launch_model(|| {
             let ids = upload(&Tensor::from_slice(ids).view([captions as i64, -1]), device);

@@ -50,7 +50,7 @@ impl DatasetSink {
         }
         let models = run.models()?;
         let spec = dataset_spec(run, encode, compute_model_digests(&models)?)?;
-        let empty = encode.encode_caption("", &open_tokenizers(&models)?)?;
+        let empty = encode.encode_caption("", &open_tokenizers(&models, &run.file.encode)?)?;
         let digests = unit_digests(run, prepare, &spec);
         let writer = DatasetWriter::open(&run.dataset(), spec, &empty)?;
         Ok(Self { writer, digests, duplicates: HashMap::new() })

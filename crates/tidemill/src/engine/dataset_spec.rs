@@ -52,7 +52,7 @@ pub(crate) fn dataset_spec(run: &Run, encode: &Encode, models: ModelDigests) -> 
 
 /// The specifications of the column `text`, and of the other text columns.
 pub(crate) fn text_columns(encode: &Encode) -> (TensorSpec, BTreeMap<TextColumn, TensorSpec>) {
-    let mut columns = encode.text_columns(tidemill_data::tokenizer::CONTEXT);
+    let mut columns = encode.text_columns();
     let text = columns.remove(&TextColumn::FIRST).unwrap_or_else(|| TensorSpec::f16([0]));
     (text, columns)
 }

@@ -73,7 +73,7 @@ impl OnlineData {
         let folder = run.models()?;
         let encode = run.load_encode(device)?;
         let spec = dataset_spec(run, &encode, models)?;
-        let empty_caption = encode.encode_caption("", &open_tokenizers(&folder)?)?;
+        let empty_caption = encode.encode_caption("", &open_tokenizers(&folder, &run.file.encode)?)?;
         let max_bad_fraction = run.file.engine.max_bad_fraction;
         Ok(Self {
             run: run.clone(),

@@ -82,7 +82,8 @@ impl Run {
         let models = self.models()?;
         let batch_size = self.file.encode.batch_size;
         let recaption = |captioner: &String| -> Result<RecaptionStage> {
-            let (side, tokenizers) = (captions.captioner_side(), open_tokenizers(&models)?);
+            let (side, tokenizers) =
+                (captions.captioner_side(), open_tokenizers(&models, &self.file.encode)?);
             Ok(RecaptionStage::new(captioner.clone(), side.unwrap_or_default(), batch_size, tokenizers))
         };
         let recaption = captions.stage.as_ref().map(recaption).transpose()?;

@@ -1,18 +1,17 @@
 //! A run: a run file that was read and checked, and what can be opened from it.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use tidemill_data::random::epoch_seed;
 use tidemill_data::source::{self, Source};
-use tidemill_data::{ClipTokenizer, Prepare, PrepareConfig};
+use tidemill_data::{Prepare, PrepareConfig};
 use tidemill_models::{DenoiserConfig, ModelFolder, SchedulerConfig, TextJoin};
 use tidemill_train::training_scheduler_config;
 
 use super::document::Document;
 use super::section_checks::check_sections;
 use super::sections::RunFile;
-use crate::encode::open_tokenizers;
+use crate::encode::{SharedTokenizer, open_tokenizers};
 use crate::error::{Error, Result};
 use crate::hub::Repository;
 
@@ -117,11 +116,11 @@ impl Run {
             scaled_decode: prepare.scaled_decode && !self.has_scores() && caption.stage.is_none(),
             ..prepare.clone()
         };
-        let mut tokenizers = open_tokenizers(&self.models()?)?.into_iter().map(Arc::new);
+        let mut tokenizers = open_tokenizers(&self.models()?, &self.file.encode)?.into_iter();
         let first = tokenizers.next().ok_or_else(|| self.refuse("models.path", "it has no tokenizer"))?;
         let stage = Prepare::new(prepare, &self.source_filter(), source, caption, *seed, first)
             .map_err(|e| self.locate(e))?;
-        let more: Vec<Arc<ClipTokenizer>> = tokenizers.collect();
+        let more: Vec<SharedTokenizer> = tokenizers.collect();
         Ok(if more.is_empty() { stage } else { stage.with_more_tokenizers(more) })
     }
 

@@ -1,17 +1,16 @@
 //! Prompts to text embeddings.
 
 use tch::{Device, Kind, Tensor};
-use tidemill_data::ClipTokenizer;
 use tidemill_models::{ModelFolder, TextEncoders, TextJoin, TextStates};
 use tidemill_torch::guard;
 
-use crate::encode::open_tokenizers;
+use crate::encode::{SharedTokenizer, open_tokenizers};
 use crate::error::Result;
 use crate::run_file::Run;
 
 /// The tokenizers and the text encoders.
 pub struct TextEmbedder {
-    tokenizers: Vec<ClipTokenizer>,
+    tokenizers: Vec<SharedTokenizer>,
     text_encoders: TextEncoders,
     /// How the network takes the text of several encoders.
     join: TextJoin,
@@ -25,7 +24,7 @@ impl TextEmbedder {
     /// If a part is missing or not supported.
     pub fn load(run: &Run, models: &ModelFolder, device: Device) -> Result<Self> {
         Ok(Self {
-            tokenizers: open_tokenizers(models)?,
+            tokenizers: open_tokenizers(models, &run.file.encode)?,
             text_encoders: TextEncoders::load(models, device, Kind::Float)?,
             join: run.text_join(models)?,
             device,
@@ -38,14 +37,14 @@ impl TextEmbedder {
     /// If libtorch fails.
     pub fn embed(&self, prompts: &[String]) -> Result<TextStates> {
         let rows = prompts.len() as i64;
-        let encode = |(encoder, tokenizer): (usize, &ClipTokenizer)| {
-            let ids: Vec<i64> =
-                prompts.iter().flat_map(|prompt| tokenizer.encode(prompt).map(i64::from)).collect();
-            let ids = Tensor::from_slice(&ids).view([rows, -1]).to_device(self.device);
-            self.text_encoders.encode(encoder, &ids)
+        let prompts: Vec<&str> = prompts.iter().map(String::as_str).collect();
+        let tokenize = |tokenizer: &SharedTokenizer| Ok(tokenizer.encode_captions(&prompts)?);
+        let ids = self.tokenizers.iter().map(tokenize).collect::<Result<Vec<_>>>()?;
+        let encode = |(encoder, ids): (usize, &Vec<i32>)| {
+            let ids = Tensor::from_slice(ids).view([rows, -1]).to_device(self.device);
+            self.text_encoders.encode(encoder, &ids.to_kind(Kind::Int64))
         };
-        let forward =
-            || tch::no_grad(|| self.join.join(self.tokenizers.iter().enumerate().map(encode).collect()));
+        let forward = || tch::no_grad(|| self.join.join(ids.iter().enumerate().map(encode).collect()));
         guard(forward).map_err(|e| tidemill_models::Error::from(e).into())
     }
 }

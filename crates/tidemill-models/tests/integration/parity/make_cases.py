@@ -29,6 +29,7 @@ def main():
         networks.vae_case(rng, index, out / "vae" / f"{index:02}")
     for index in range(12):
         networks.text_case(rng, index, out / "text" / f"{index:02}")
+        networks.t5_case(rng, index, out / "t5" / f"{index:02}")
     for index in range(4):
         towers.clip_case(rng, index, out / "clip" / f"{index:02}")
         towers.dinov2_case(rng, index, out / "dinov2" / f"{index:02}")

@@ -8,7 +8,13 @@ from diffusers import AutoencoderKL, DDPMScheduler, FlowMatchEulerDiscreteSchedu
 from safetensors.torch import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    T5Config,
+    T5EncoderModel,
+)
 
 
 def save(tensors, path):
@@ -231,6 +237,27 @@ def make_text_encoder(rng, index, folder, width=None, has_projection=False):
     model = perturb((CLIPTextModelWithProjection if has_projection else CLIPTextModel)(config))
     model.save_pretrained(folder)
     return model
+
+
+def t5_case(rng, index, out):
+    """Writes T5's encoder and the last hidden state of random ids, some farther apart than classes reach."""
+    config = T5Config(
+        vocab_size=rng.randint(20, 90),
+        d_model=rng.randint(3, 17),
+        d_kv=rng.randint(2, 9),
+        d_ff=rng.randint(5, 30),
+        num_layers=rng.randint(1, 3),
+        num_heads=rng.randint(1, 4),
+        relative_attention_num_buckets=4 * rng.randint(1, 8),
+        relative_attention_max_distance=rng.randint(16, 128),
+        layer_norm_epsilon=rng.choice([1e-5, 1e-6]),
+        feed_forward_proj=["gated-gelu", "relu"][index % 2],
+    )
+    model = perturb(T5EncoderModel(config))
+    model.save_pretrained(out)
+    ids = torch.randint(0, config.vocab_size, (2, rng.randint(2, 200)))
+    with torch.no_grad():
+        save(dict(ids=ids, hidden=model(ids)[0]), out / "case.safetensors")
 
 
 def text_case(rng, index, out):

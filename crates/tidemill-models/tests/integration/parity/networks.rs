@@ -5,7 +5,7 @@ use super::compare::Maximum;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{
     AutoencoderKl, ClipTextModel, Conditions, Denoiser, NoiseSchedule, SD3Transformer2DModel, SampleShape,
-    SchedulerConfig, TrainableDenoiser, UNet2DConditionModel,
+    SchedulerConfig, T5EncoderModel, TrainableDenoiser, UNet2DConditionModel,
 };
 
 /// Ten times stricter than what a user would notice, so that a wrong epsilon is found.
@@ -49,6 +49,16 @@ fn text_encoder_hidden_states_agree_with_transformers() {
     hidden.print();
     penultimate.print();
     pooled.print();
+}
+
+#[test]
+fn t5_hidden_states_agree_with_transformers() {
+    let mut hidden = Maximum::new("T5 hidden states", LIMIT);
+    for case in cases("t5") {
+        let encoder = T5EncoderModel::load(&case.dir, Device::Cpu, Kind::Float).unwrap();
+        hidden.check(&encoder.forward(case.tensor("ids")), case.tensor("hidden"), || case.label());
+    }
+    hidden.print();
 }
 
 #[test]

@@ -138,7 +138,12 @@ fn report_manifest(uri: &str, dataset: &Dataset, reporter: &Reporter) -> Result<
             tensor.dtype, tensor.shape, totals.training[bucket], totals.validation[bucket]
         ));
     }
-    reporter.report(format!("  text: {} {:?}", spec.text.dtype, spec.text.shape));
+    for (column, tensor) in spec.text_columns() {
+        reporter.report(format!("  {column}: {} {:?}", tensor.dtype, tensor.shape));
+    }
+    if spec.has_time_ids {
+        reporter.report("  time_ids: sizes of image and crop, for SDXL");
+    }
     Ok(())
 }
 

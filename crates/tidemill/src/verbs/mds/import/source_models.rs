@@ -5,13 +5,12 @@ use std::path::Path;
 
 use serde_json::Value;
 use tch::Device;
-use tidemill_data::ClipTokenizer;
 use tidemill_models::ModelFolder;
 use tidemill_store::dataset::spec::FORMAT_VERSION;
 use tidemill_store::mds::{Shard, TEXT, is_same_text};
 use tidemill_store::{Bucket, DatasetSpec, ModelDigests, TensorSpec};
 
-use crate::encode::{Encode, EncodeConfig, open_tokenizers};
+use crate::encode::{Encode, EncodeConfig, SharedTokenizer, open_tokenizers};
 use crate::engine::dataset_spec::{compute_model_digests, f16_tensor_spec, text_columns};
 use crate::error::{Error, Result};
 
@@ -21,7 +20,7 @@ const CHECKED_CAPTIONS: u32 = 8;
 /// The models that the user names.
 pub struct SourceModels {
     encode: Encode,
-    tokenizers: Vec<ClipTokenizer>,
+    tokenizers: Vec<SharedTokenizer>,
     digests: ModelDigests,
 }
 
@@ -34,7 +33,7 @@ impl SourceModels {
         let folder = ModelFolder::open(folder)?;
         Ok(Self {
             encode: Encode::load(&folder, &EncodeConfig::default(), Device::Cpu)?,
-            tokenizers: open_tokenizers(&folder)?,
+            tokenizers: open_tokenizers(&folder, &EncodeConfig::default())?,
             digests: compute_model_digests(&folder)?,
         })
     }
