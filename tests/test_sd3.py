@@ -83,6 +83,17 @@ def test_diffusers_transformer_trains_like_the_native_one(models, pairs, dataset
     assert flops[0] == pytest.approx(flops[1], rel=1e-9)
 
 
+def test_two_ranks_train_like_one(models, pairs, dataset, tmp_path):
+    """Weights are gathered module by module while the forward pass runs, also with gradient checkpointing."""
+    run = settings(models, pairs, None, **{"train.gradient_checkpointing": True})
+    del run["output"]
+    for ranks in (1, 2):
+        training.train_to_end(tmp_path / str(ranks), dataset, ranks=ranks, **run)
+    losses = [[line["loss"] for line in run_output.read_metrics(tmp_path / str(ranks))] for ranks in (1, 2)]
+    assert len(losses[0]) == 6
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 def test_exported_model_samples_same_images_in_diffusers(models, pairs, dataset, tmp_path):
     training.link_dataset(tmp_path / "run", dataset)
     sampling = {"prompts": PROMPTS, "steps": 10, "guidance": 3.0}

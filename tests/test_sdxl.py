@@ -161,6 +161,17 @@ def test_captions_encoded_by_the_trainer_train_like_stored_ones(models, pairs, d
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 
 
+def test_two_ranks_train_like_one(models, pairs, dataset, tmp_path):
+    """Weights are gathered module by module while the forward pass runs, also with gradient checkpointing."""
+    run = settings(models, pairs, None, **{"train.gradient_checkpointing": True})
+    del run["output"]
+    for ranks in (1, 2):
+        training.train_to_end(tmp_path / str(ranks), dataset, ranks=ranks, **run)
+    losses = [[line["loss"] for line in run_output.read_metrics(tmp_path / str(ranks))] for ranks in (1, 2)]
+    assert len(losses[0]) == 6
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 def test_trains_without_a_dataset(models, pairs, tmp_path):
     """The same rows, whether encoded beside the trainer or in it."""
     preview = {"train.preview": {"every": 3, "prompts": PROMPTS}}

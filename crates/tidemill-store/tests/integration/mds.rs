@@ -42,8 +42,13 @@ fn mds_spec() -> DatasetSpec {
 
 /// Imports an MDS folder with one unit per shard.
 fn import(mds: &Folder, empty: &[u8], to: &Path) -> Result<Dataset, Error> {
-    let import = Import::new(mds_spec(), FACTOR, empty)?;
-    let writer = DatasetWriter::open(to.to_str().unwrap(), mds_spec(), empty)?;
+    import_as(mds_spec(), mds, empty, to)
+}
+
+/// [`import`] of columns of this form.
+fn import_as(spec: DatasetSpec, mds: &Folder, empty: &[u8], to: &Path) -> Result<Dataset, Error> {
+    let import = Import::new(spec.clone(), FACTOR, empty)?;
+    let writer = DatasetWriter::open(to.to_str().unwrap(), spec, empty)?;
     let mut plan = Vec::new();
     for (shard, number) in mds.shards.iter().zip(0..) {
         let name = mds.files(shard).swap_remove(0);
@@ -163,6 +168,37 @@ fn mosaicml_reads_exported_shards() {
     assert_eq!(buckets.1.number, 1);
     let error = sample.run(&open(Path::new(&path("buckets"))), &path("x"), |_| ()).unwrap_err().to_string();
     assert!(error.contains("must be squares"), "{error}");
+}
+
+/// Text of a second encoder, pooled text, and sizes of image and crop go through MDS unchanged.
+#[test]
+fn columns_of_several_text_encoders_are_exported_and_imported() {
+    let folder = tempfile::tempdir().unwrap();
+    let [original, imported] = ["original", "imported"].map(|name| folder.path().join(name));
+    write_dataset(&original, conditioned(spec(32, 0.2)), &[150, 3, 90 + seed() % 50]);
+    let original = open(&original);
+    let export = Export {
+        split: Split::Train,
+        latents: LatentsKind::Mean,
+        scaled_by: FACTOR,
+        options: WriteOptions { zstd: None, size_limit: 50_000 },
+    };
+    let mds = folder.path().join("mds");
+    export.run(&original, mds.to_str().unwrap(), |_| ()).unwrap();
+
+    let mut form = DatasetSpec { latents_kind: "sample".into(), ..original.spec().clone() };
+    form.validation_share = 0.0;
+    form.latents.values_mut().for_each(|latents| latents.shape[0] /= 2);
+    let mds = Folder::open(mds.to_str().unwrap()).unwrap();
+    let imported = import_as(form, &mds, original.empty_caption(), &imported).unwrap();
+    assert_eq!(imported.totals().unwrap().rows.total_quarantined(), 0);
+    for resolution in RESOLUTIONS {
+        let [ours, theirs] = [&imported, &original].map(|dataset| {
+            dataset.read_tensors(Split::Train, Bucket::square(resolution), usize::MAX).unwrap()
+        });
+        assert!(ours.sample_ids.len() > 20 && ours.text.len() == 3);
+        assert!(ours.text == theirs.text && ours.time_ids == theirs.time_ids, "{resolution}");
+    }
 }
 
 /// Writes an MDS folder. Column `a` has a fixed size, and `b` and `c` do not.
