@@ -18,6 +18,7 @@ use super::samples::Samples;
 use super::shard::Shard;
 use crate::bucket::Bucket;
 use crate::dataset::spec::{DatasetSpec, Dtype, TensorSpec};
+use crate::dataset::text_column::TextColumn;
 use crate::error::{Error, Result};
 use crate::writer::UnitWriter;
 
@@ -124,9 +125,8 @@ impl Import {
             let known =
                 all.iter().any(|(known, _)| known == name) || RESERVED_COLUMNS.contains(&name.as_str());
             let known = known
-                || ["latents_", "size_", "crop_", "time_ids_", "text_", "pooled"]
-                    .iter()
-                    .any(|prefix| name.starts_with(prefix));
+                || name.parse::<TextColumn>().is_ok()
+                || ["latents_", "size_", "crop_", "time_ids_"].iter().any(|prefix| name.starts_with(prefix));
             if !known && let Some(array) = samples.array(name)? {
                 all.push((name.clone(), array));
             }

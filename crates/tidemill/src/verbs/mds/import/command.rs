@@ -19,7 +19,8 @@ use crate::progress::Reporter;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Example:\n  \
     tidemill mds import s3://bucket/latents --to runs/sd2/dataset --models models/sd2 --scaled-by 0.18215\n\n\
-    Columns read: caption_latents and latents_<R> (f16, row-major); for SDXL text_2, pooled_2 (f16) and time_ids_<R> (i32) as well; caption, key, width and height, if they exist. All \
+    Columns read: caption_latents and latents_<R> (f16, row-major); for SDXL text_2, pooled_2 (f16) and \
+    time_ids_<R> (i32) as well; caption, key, width and height, if they exist. All \
     other text and number columns are carried along. A dataset records which models made it, but MDS does not, so you \
     are responsible for --models. As a check, the embeddings of the first captions are computed again. Latents cannot \
     be checked.")]
