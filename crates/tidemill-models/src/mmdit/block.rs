@@ -7,7 +7,7 @@ use tidemill_torch::gradient_checkpoint;
 
 use super::attention::{ImageAttention, JointAttention};
 use super::config::SD3TransformerConfig;
-use super::modulation::{Modulation, modulate};
+use super::modulation::{Modulation, modulate, normalize, scale_and_shift};
 use crate::layers::{Linear, unwrap_or_panic};
 use crate::params::Scope;
 
@@ -82,7 +82,8 @@ impl JointTransformerBlock {
     fn forward(&self, image: &Tensor, text: &Tensor, time: &Tensor) -> (Tensor, Option<Tensor>) {
         let modulation = self.norm1.forward(time);
         let [shift, scale, gate, shift_mlp, scale_mlp, gate_mlp] = array(&modulation);
-        let h = modulate(image, shift, scale);
+        let image_norm = normalize(image);
+        let h = scale_and_shift(&image_norm, shift, scale);
         let (text_norm, text_modulation) = match &self.text {
             TextPath::Ends { norm } => {
                 let modulation = norm.forward(time);
@@ -98,7 +99,7 @@ impl JointTransformerBlock {
         let (attended, text_attended) = self.attn.forward(&h, &text_norm);
         let mut x = image + gate * attended;
         if let (Some(attn2), [.., shift, scale, gate]) = (&self.attn2, &modulation[..]) {
-            x += gate * attn2.forward(&modulate(image, shift, scale));
+            x += gate * attn2.forward(&scale_and_shift(&image_norm, shift, scale));
         }
         let x = &x + gate_mlp * self.ff.forward(&modulate(&x, shift_mlp, scale_mlp));
         let text = text_modulation.zip(text_attended).map(|((modulation, ff), attended)| {

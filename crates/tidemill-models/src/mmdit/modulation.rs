@@ -29,7 +29,12 @@ impl Modulation {
 
 /// The layer norm of x [N, L, width], without weights, times (1 + scale), plus shift.
 pub fn modulate(x: &Tensor, shift: &Tensor, scale: &Tensor) -> Tensor {
-    normalize(x) * (scale + 1.0) + shift
+    scale_and_shift(&normalize(x), shift, scale)
+}
+
+/// Normalised x [N, L, width] times (1 + scale), plus shift.
+pub fn scale_and_shift(x: &Tensor, shift: &Tensor, scale: &Tensor) -> Tensor {
+    x * (scale + 1.0) + shift
 }
 
 /// The layer norm of x [N, L, width] without weights.
