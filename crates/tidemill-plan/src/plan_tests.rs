@@ -4,7 +4,7 @@ use crate::config::PlanConfig;
 use crate::memory::{ActivationBytes, MemoryLayout, Sharding};
 use crate::modes::Mode;
 use crate::plan::make_plan;
-use crate::storage::{RowFormat, TextFormat};
+use crate::storage::{RowFormat, TextFormat, TextShape};
 use crate::workload::{ImageCost, Phase, Workload};
 
 const CLUSTER: &str = r#"
@@ -41,8 +41,7 @@ fn workload() -> Workload {
         row_format: RowFormat {
             latent_channels: 4,
             downscale_factor: 8,
-            tokens: 77,
-            text_width: 64,
+            texts: vec![TextShape { tokens: 77, width: 64 }],
             pooled_width: 0,
         },
         embeddings: TextFormat::F16,

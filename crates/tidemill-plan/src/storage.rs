@@ -3,18 +3,25 @@
 use serde::Serialize;
 
 /// What decides over the bytes of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowFormat {
     /// Channels of the VAE's latents.
     pub latent_channels: u64,
     /// Pixels per latent cell, along one side.
     pub downscale_factor: u64,
+    /// Hidden states of a caption, for each text encoder.
+    pub texts: Vec<TextShape>,
+    /// Elements of a caption's pooled text; 0 where there is none.
+    pub pooled_width: u64,
+}
+
+/// The hidden states that a text encoder gives for a caption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextShape {
     /// Tokens of a caption.
     pub tokens: u64,
     /// Elements of a token's embedding.
-    pub text_width: u64,
-    /// Elements of a caption's pooled text; 0 where there is none.
-    pub pooled_width: u64,
+    pub width: u64,
 }
 
 /// Bytes of the moments in f16.
@@ -33,8 +40,11 @@ impl RowFormat {
 
     /// Bytes of a caption, as embeddings in 16 or 8 bits, or as token ids.
     pub fn text_bytes(&self) -> [u64; 3] {
-        let (elements, pooled) = (self.tokens * self.text_width, 2 * self.pooled_width);
-        [2 * elements + pooled, elements + SCALE_BYTES + pooled, TOKEN_BYTES * self.tokens]
+        let pooled = 2 * self.pooled_width;
+        self.texts.iter().fold([pooled, pooled, 0], |[f16, f8, ids], TextShape { tokens, width }| {
+            let elements = tokens * width;
+            [f16 + 2 * elements, f8 + elements + SCALE_BYTES, ids + TOKEN_BYTES * tokens]
+        })
     }
 }
 
@@ -89,8 +99,7 @@ mod tests {
         let sd2 = RowFormat {
             latent_channels: 4,
             downscale_factor: 8,
-            tokens: 77,
-            text_width: 1024,
+            texts: vec![TextShape { tokens: 77, width: 1024 }],
             pooled_width: 0,
         };
         assert_eq!((sd2.latent_bytes(256), sd2.latent_bytes(512)), (16_384, 65_536));

@@ -209,7 +209,8 @@ impl Batch {
     }
 
     /// The batch as a `pyarrow.RecordBatch` with the columns `place`, `sample_id`, `epoch`,
-    /// `latents_R`, `text`, and those of [`conditions`](Self::conditions). The field metadata of the tensors holds dtype and shape.
+    /// `latents_R`, `text`, and those of [`conditions`](Self::conditions). The field metadata of the
+    /// tensors holds dtype and shape.
     fn arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let batch = self.record_batch().map_err(|e| raise(tidemill_store::Error::from(e)))?;
         PyRecordBatch::new(batch).into_pyarrow(py)

@@ -1,5 +1,5 @@
-//! From stored text columns to what the network is conditioned on: captions are dropped, token ids are encoded, and what
-//! several text encoders give is joined.
+//! From stored text columns to what the network is conditioned on: captions are dropped, token ids are encoded, and
+//! what several text encoders give is joined.
 
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{TextEncoders, TextJoin, TextStates};

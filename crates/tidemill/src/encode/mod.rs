@@ -22,4 +22,5 @@ pub use self::config::{ComputeDtype, EncodeConfig, StoredLatents, StoredText};
 pub(crate) use self::recaption_stage::RecaptionStage;
 pub(crate) use self::score_stage::ScoreStage;
 pub use self::stage::Encode;
+pub(crate) use self::text_stage::token_counts;
 pub use self::text_stage::{SharedTokenizer, open_tokenizers};

@@ -28,7 +28,8 @@ use crate::error::{Error, Result};
 const NOT_FINITE: &str = "encode: the result is not finite in f16";
 
 /// The same where the models compute in f16, in which some VAEs overflow, such as SDXL's.
-const OVERFLOW: &str = "encode: the result is not finite; models that overflow with encode.dtype = \"f16\" need \"bf16\" or \"f32\"";
+const OVERFLOW: &str = "encode: the result is not finite; models that overflow with encode.dtype = \"f16\" need \
+                        \"bf16\" or \"f32\"";
 
 /// The frozen models on one device.
 #[derive(Debug)]

@@ -48,6 +48,18 @@ pub fn open_tokenizers(models: &ModelFolder, config: &EncodeConfig) -> Result<Ve
     models.text_encoders()?.iter().map(open).collect()
 }
 
+/// Token ids of a caption for each of a folder's text encoders, in order.
+///
+/// # Errors
+/// If a configuration cannot be read, or T5's captions have no tokens.
+pub(crate) fn token_counts(models: &ModelFolder, config: &EncodeConfig) -> Result<Vec<usize>> {
+    let count = |folder: &TextEncoderFolders| match T5Config::is_t5(&folder.encoder)? {
+        true => config.t5_tokens(),
+        false => Ok(CONTEXT),
+    };
+    models.text_encoders()?.iter().map(count).collect()
+}
+
 impl TextStage {
     /// Loads the text encoders of a folder.
     ///
@@ -62,12 +74,7 @@ impl TextStage {
             StoredText::F8 => TextOutput::Embeddings(encoders()?, Dtype::F8E4m3),
             StoredText::TokenIds => TextOutput::TokenIds,
         };
-        let folders = models.text_encoders()?;
-        let length = |folder: &TextEncoderFolders| match T5Config::is_t5(&folder.encoder)? {
-            true => config.t5_tokens(),
-            false => Ok(CONTEXT),
-        };
-        Ok(Self { output, lengths: folders.iter().map(length).collect::<Result<_>>()? })
+        Ok(Self { output, lengths: token_counts(models, config)? })
     }
 
     /// The columns that hold a caption, with their dtypes and shapes. Pooled outputs are short, and always f16.

@@ -12,6 +12,7 @@ use tidemill_train::{
 
 use super::random_latents::{RandomLatents, RandomRow};
 use crate::encode::config::StoredText;
+use crate::encode::token_counts;
 use crate::engine::stop_signal::StopSignal;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Reporter};
@@ -103,20 +104,21 @@ fn text_format(
     models: &ModelFolder,
     device: Device,
 ) -> Result<(BTreeMap<TextColumn, TensorSpec>, Option<FrozenTextEncoders>)> {
-    let tokens = tidemill_data::tokenizer::CONTEXT as u32;
-    let widths = models.text_widths()?.into_iter().zip(1..);
+    let tokens = token_counts(models, &run.file.encode)?.into_iter().map(|tokens| tokens as u32);
+    let encoders = models.text_widths()?.into_iter().zip(tokens).zip(1..);
     if run.file.encode.embeddings != StoredText::TokenIds {
-        let columns = widths.flat_map(|(widths, number)| {
+        let columns = encoders.flat_map(|((widths, tokens), number)| {
             let hidden = (TextColumn::hidden(number), TensorSpec::f16([tokens, widths.hidden as u32]));
             let pooled = |width| (TextColumn::pooled(number), TensorSpec::f16([width as u32]));
             [hidden].into_iter().chain(widths.pooled.map(pooled))
         });
         return Ok((columns.collect(), None));
     }
-    let ids =
-        |(_, number)| (TextColumn::hidden(number), TensorSpec { dtype: Dtype::I32, shape: vec![tokens] });
+    let ids = |((_, tokens), number)| {
+        (TextColumn::hidden(number), TensorSpec { dtype: Dtype::I32, shape: vec![tokens] })
+    };
     let models = TextEncoders::load(models, device, run.file.encode.dtype.to_kind())?;
-    Ok((widths.map(ids).collect(), Some(FrozenTextEncoders { models, digests: Vec::new() })))
+    Ok((encoders.map(ids).collect(), Some(FrozenTextEncoders { models, digests: Vec::new() })))
 }
 
 /// Keeps the metrics of all steps.

@@ -4,30 +4,33 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tch::Device;
+use tidemill_data::tokenizer::CONTEXT;
 use tidemill_models::{
-    Activations, DenoiserConfig, ParamInit, SampleShape, TextJoin, TextWidths, TrainableDenoiser, UNetConfig,
-    VaeConfig,
+    Activations, DenoiserConfig, ParamInit, SampleShape, TextWidths, TrainableDenoiser, UNetConfig, VaeConfig,
 };
 use tidemill_plan::Workload;
 use tidemill_plan::memory::{ActivationBytes, MemoryLayout, default_bucket_bytes};
-use tidemill_plan::storage::{RowFormat, TextFormat};
+use tidemill_plan::storage::{RowFormat, TextFormat, TextShape};
 use tidemill_plan::workload::{ImageCost, Phase};
 use tidemill_train::Precision;
 
 use crate::encode::config::StoredText;
+use crate::encode::token_counts;
 use crate::error::Result;
 use crate::run_file::Run;
 
 /// The row format of Stable Diffusion 1 and 2, with the text encoder of version 2.
-const SD2_ROWS: RowFormat =
-    RowFormat { latent_channels: 4, downscale_factor: 8, tokens: 77, text_width: 1024, pooled_width: 0 };
+fn sd2_rows() -> RowFormat {
+    let texts = vec![TextShape { tokens: CONTEXT as u64, width: 1024 }];
+    RowFormat { latent_channels: 4, downscale_factor: 8, texts, pooled_width: 0 }
+}
 
 /// What a run trains. Without `models.path`, Stable Diffusion 2.
 ///
 /// # Errors
 /// If the models' configurations cannot be read, or `[train]` contradicts itself.
 pub fn workload_of(run: &Run) -> Result<Workload> {
-    let Models { config, mut network, row_format } = read_models(run)?;
+    let Models { mut network, row_format, text, has_time_ids } = read_models(run)?;
     let (train, encode) = (&run.file.train, &run.file.encode);
     network.set_gradient_checkpointing(train.gradient_checkpointing)?;
     let phases = (0..train.phase.len()).map(|index| {
@@ -58,8 +61,13 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
     };
     let mut image_costs = BTreeMap::new();
     for phase in &phases {
-        let join = config.text_join(run.file.encode.max_sequence_length.into());
-        let shape = sample_shape(&config, join, &row_format, phase.resolution);
+        let side = i64::from(phase.resolution) / row_format.downscale_factor.max(1) as i64;
+        let shape = SampleShape {
+            latents: [row_format.latent_channels as i64, side, side],
+            text: text.0,
+            pooled: text.1,
+            has_time_ids,
+        };
         image_costs.insert(phase.resolution, image_cost(&*network, shape, weight_bytes)?);
     }
     let embeddings = match encode.embeddings {
@@ -73,48 +81,41 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
 
 /// What a plan takes of the models.
 struct Models {
-    config: DenoiserConfig,
     /// Without weights.
     network: Box<dyn TrainableDenoiser>,
     row_format: RowFormat,
+    /// The shape [L, D] of text as the network takes it, and the width of pooled text.
+    text: ([i64; 2], Option<i64>),
+    has_time_ids: bool,
 }
 
 fn read_models(run: &Run) -> Result<Models> {
     let path: &Path = &run.file.models.path;
-    let (config, row_format) = if path.as_os_str().is_empty() {
-        (DenoiserConfig::UNet(UNetConfig::stable_diffusion_2()), SD2_ROWS)
+    let (config, row_format, text) = if path.as_os_str().is_empty() {
+        let config = DenoiserConfig::UNet(UNetConfig::stable_diffusion_2());
+        (config, sd2_rows(), ([CONTEXT as i64, 1024], None))
     } else {
         let models = run.models()?;
         let config = DenoiserConfig::read(&models)?;
         let vae = VaeConfig::read(&models.vae().join("config.json"))?;
-        // Zeros that fill up the width are not stored.
-        let text = TextJoin::SideBySide.join_widths(&models.text_widths()?);
+        let widths = models.text_widths()?;
+        let tokens = token_counts(&models, &run.file.encode)?;
+        let join = run.text_join(&models)?;
+        let TextWidths { hidden, pooled } = join.join_widths(&widths);
+        let shape = |(widths, tokens): (&TextWidths, usize)| TextShape {
+            tokens: tokens as u64,
+            width: widths.hidden.unsigned_abs(),
+        };
         let rows = RowFormat {
             latent_channels: vae.latent_channels.unsigned_abs(),
             downscale_factor: vae.downscale_factor().unsigned_abs(),
-            tokens: tidemill_data::tokenizer::CONTEXT as u64,
-            text_width: text.hidden.unsigned_abs(),
-            pooled_width: text.pooled.unwrap_or(0).unsigned_abs(),
+            texts: widths.iter().zip(tokens).map(shape).collect(),
+            pooled_width: pooled.unwrap_or(0).unsigned_abs(),
         };
-        (config, rows)
+        (config, rows, ([join.join_tokens(CONTEXT as i64), hidden], pooled))
     };
     let network = config.build(Device::Cpu, ParamInit::ShapeOnly)?;
-    Ok(Models { config, network, row_format })
-}
-
-fn sample_shape(config: &DenoiserConfig, join: TextJoin, rows: &RowFormat, resolution: u32) -> SampleShape {
-    let side = i64::from(resolution) / rows.downscale_factor.max(1) as i64;
-    let stored = TextWidths {
-        hidden: rows.text_width as i64,
-        pooled: Some(rows.pooled_width as i64).filter(|width| *width > 0),
-    };
-    let text = join.join_widths(&[stored]);
-    SampleShape {
-        latents: [rows.latent_channels as i64, side, side],
-        text: [join.join_tokens(rows.tokens as i64), text.hidden],
-        pooled: text.pooled,
-        has_time_ids: config.takes_time_ids(),
-    }
+    Ok(Models { network, row_format, text, has_time_ids: config.takes_time_ids() })
 }
 
 fn image_cost(network: &dyn TrainableDenoiser, shape: SampleShape, element_bytes: u64) -> Result<ImageCost> {
