@@ -117,7 +117,10 @@ fn check_rows(rows: &RecordBatch, expected: &[Value]) {
             assert_eq!(u64::from(rows[name].as_primitive::<UInt32Type>().value(row)), sample[name]);
         }
         assert_eq!(rows["hash"].as_primitive::<Int64Type>().value(row), sample["hash"]);
-        assert_eq!(rows["similarity"].as_primitive::<Float64Type>().value(row), sample["similarity"]);
+        assert_eq!(
+            rows["text_similarity"].as_primitive::<Float64Type>().value(row),
+            sample["text_similarity"]
+        );
         assert_eq!(text("status", row), sample["fate"].as_str().unwrap(), "{sample}");
         let reason = rows["reason"].as_string::<i32>();
         let reason = if reason.is_valid(row) { reason.value(row) } else { "" };

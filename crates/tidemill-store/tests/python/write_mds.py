@@ -19,7 +19,8 @@ SHAPES = {256: (4, 4, 4), 512: (4, 8, 8)}
 TEXT = (7, 16)
 COLUMNS = {
     "punsafe": "float64",
-    "similarity": "float64",
+    # Only the name begins like that of a tensor.
+    "text_similarity": "float64",
     "caption": "str",
     "url": "str",
     "key": "str",
@@ -53,7 +54,7 @@ for i in range(150):
     kept = bool(usable) and i not in (20, 90, 33)
     sample = {
         "punsafe": float(rng.random()),
-        "similarity": float(rng.random()),
+        "text_similarity": float(rng.random()),
         "caption": "" if i % 11 == 0 else f"ein Bild „{i}“ 絵",
         "url": f"https://example.org/{i}.jpg",
         "key": f"{i:09}",
