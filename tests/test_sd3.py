@@ -11,7 +11,7 @@ from diffusers import (
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
 )
-from helpers import run_output, sd3, training
+from helpers import run_output, sd3, sdxl, training
 from helpers.images import assert_same_samples
 from helpers.pairs import read_dataset, write_pairs
 from transformers import CLIPTextModelWithProjection, CLIPTokenizer, T5EncoderModel, T5Tokenizer
@@ -155,3 +155,18 @@ def encode_captions(models, captions):
 def test_noise_prediction_is_refused(models, pairs, tmp_path):
     with pytest.raises(tidemill.InputError, match=r"train\.prediction.*flow_prediction"):
         tidemill.run(settings(models, pairs, tmp_path / "run", **{"train.prediction": "epsilon"}))
+
+
+def test_plan_counts_the_tokens_of_each_encoder(models, pairs, tmp_path):
+    prices = {'plan.nodes."p5.48xlarge".on_demand': 50.0, "plan.trainers.node": "p5.48xlarge"}
+    rates = {"plan.rates.H100-80G.train.64": 100.0, "plan.rates.H100-80G.encode.64": 100.0}
+    plan = tidemill.plan(settings(models, pairs, tmp_path / "run", **prices, **rates))
+    (step,) = plan["steps"]
+    rows = 6 * 4
+    latents = 2 * 2 * sd3.TRANSFORMER["in_channels"] * 8 * 8
+    hidden = 77 * sum(sdxl.WIDTHS) + (9 * sd3.TRANSFORMER["joint_attention_dim"] if has_t5(models) else 0)
+    assert plan["storage"][0]["bytes"] == rows * (latents + 2 * (hidden + sum(sd3.POOLED)))
+    assert step["tflop_per_image"] > 0
+    # Nobody has counted a transformer's activations.
+    assert step["memory"]["needed_bytes"] is None
+    assert step["memory"]["largest_micro_batch"] is None

@@ -123,15 +123,15 @@ pub const RESERVED_BYTES: u64 = 2 << 30;
 pub struct GpuMemory {
     /// Weights, gradients and optimizer state.
     pub state_bytes: u64,
-    /// Activations of one image.
-    pub activation_bytes_per_image: u64,
-    /// The most that tensors take at a time in a step (`gpu_memory_mib` of the metrics).
-    pub peak_bytes: u64,
+    /// Activations of one image; `None` for a network whose activations are not counted.
+    pub activation_bytes_per_image: Option<u64>,
+    /// The most that tensors take at a time in a step (`gpu_memory_mib` of the metrics), if known.
+    pub peak_bytes: Option<u64>,
     /// That, and what no tensor gets.
-    pub needed_bytes: u64,
+    pub needed_bytes: Option<u64>,
     /// The GPU's memory, if known.
     pub available_bytes: Option<u64>,
-    /// The largest micro-batch that fits.
+    /// The largest micro-batch that fits, if known; 0 if not even the state does.
     pub largest_micro_batch: Option<u64>,
 }
 
@@ -140,30 +140,33 @@ impl GpuMemory {
     /// has several micro-batches: then gradients are there from the start.
     pub fn new(
         state: &StateBytes,
-        image: ActivationBytes,
+        image: Option<ActivationBytes>,
         images: u64,
         is_accumulated: bool,
         available: Option<u64>,
     ) -> Self {
         let fixed = state.weights + state.optimizer + WORKSPACE_BYTES;
         let first_gradients = if is_accumulated { state.gradients } else { 0 };
-        // Bytes without images, and bytes of an image: at the start and at the end of the backward pass.
-        let moments = [(fixed + first_gradients, image.at_start), (fixed + state.gradients, image.at_end)];
+        // Bytes without images, at the start and at the end of the backward pass.
+        let (start, end) = (fixed + first_gradients, fixed + state.gradients);
         let peak_bytes =
-            moments.iter().map(|(fixed, image)| fixed + images * image).max().unwrap_or_default();
+            image.map(|image| (start + images * image.at_start).max(end + images * image.at_end));
         let fitting = |available: u64| {
-            let fitting = moments
-                .iter()
-                .map(|(fixed, image)| available.saturating_sub(fixed + RESERVED_BYTES) / image.max(&1));
-            fitting.min().unwrap_or_default()
+            let left = |fixed: u64| available.saturating_sub(fixed + RESERVED_BYTES);
+            match image {
+                Some(image) => {
+                    Some((left(start) / image.at_start.max(1)).min(left(end) / image.at_end.max(1)))
+                }
+                None => (left(start.max(end)) == 0).then_some(0),
+            }
         };
         Self {
             state_bytes: state.total(),
-            activation_bytes_per_image: image.at_start,
+            activation_bytes_per_image: image.map(|image| image.at_start),
             peak_bytes,
-            needed_bytes: peak_bytes + RESERVED_BYTES,
+            needed_bytes: peak_bytes.map(|bytes| bytes + RESERVED_BYTES),
             available_bytes: available,
-            largest_micro_batch: available.map(fitting),
+            largest_micro_batch: available.and_then(fitting),
         }
     }
 }
@@ -209,7 +212,8 @@ mod tests {
         let state = StateBytes { weights: 100, gradients: 50, optimizer: 200 };
         let image = ActivationBytes { at_start: 10, at_end: 1 };
         let peak = |images, is_accumulated| {
-            GpuMemory::new(&state, image, images, is_accumulated, None).peak_bytes - WORKSPACE_BYTES
+            let memory = GpuMemory::new(&state, Some(image), images, is_accumulated, None);
+            memory.peak_bytes.unwrap() - WORKSPACE_BYTES
         };
         assert_eq!([1, 5, 6, 100].map(|images| peak(images, false)), [351, 355, 360, 1300]);
         assert_eq!([1, 100].map(|images| peak(images, true)), [360, 1350]);
@@ -220,15 +224,24 @@ mod tests {
         let state = StateBytes { weights: 1 << 30, gradients: 1 << 30, optimizer: 1 << 30 };
         let (start, available) = (1u64 << 28, 16u64 << 30);
         for at_end in [0, start / 8, start] {
-            let image = ActivationBytes { at_start: start, at_end };
+            let image = Some(ActivationBytes { at_start: start, at_end });
             for is_accumulated in [false, true] {
                 let memory =
                     |images, available| GpuMemory::new(&state, image, images, is_accumulated, available);
                 let largest = memory(8, Some(available)).largest_micro_batch.unwrap_or_default();
-                assert!(memory(largest, None).needed_bytes <= available);
-                assert!(memory(largest + 1, None).needed_bytes > available);
+                assert!(memory(largest, None).needed_bytes.unwrap() <= available);
+                assert!(memory(largest + 1, None).needed_bytes.unwrap() > available);
                 assert_eq!(memory(8, Some(1 << 30)).largest_micro_batch, Some(0));
             }
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_networks_whose_activations_are_not_counted() {
+        let state = StateBytes { weights: 1 << 30, gradients: 1 << 30, optimizer: 1 << 30 };
+        for (available, largest) in [(1 << 30, Some(0)), (80 << 30, None)] {
+            let memory = GpuMemory::new(&state, None, 8, false, Some(available));
+            assert_eq!((memory.needed_bytes, memory.largest_micro_batch), (None, largest));
         }
     }
 }

@@ -49,8 +49,8 @@ fn workload() -> Workload {
     }
 }
 
-fn activations(bytes: u64) -> ActivationBytes {
-    ActivationBytes { at_start: bytes, at_end: bytes / 8 }
+fn activations(bytes: u64) -> Option<ActivationBytes> {
+    Some(ActivationBytes { at_start: bytes, at_end: bytes / 8 })
 }
 
 #[test]

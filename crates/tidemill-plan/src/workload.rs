@@ -40,6 +40,6 @@ pub struct Phase {
 pub struct ImageCost {
     /// Floating-point operations, forward and backward.
     pub flops: f64,
-    /// Bytes in memory during a backward pass.
-    pub activations: ActivationBytes,
+    /// Bytes in memory during a backward pass; `None` if they are not counted for this network.
+    pub activations: Option<ActivationBytes>,
 }

@@ -93,9 +93,8 @@ fn step_table(plan: &Plan) -> String {
             &optional(tflops.map(|tflops| format!("{tflops:.0}"))),
             &bytes(traffic.gradients + traffic.weights),
             &bytes(memory.state_bytes),
-            // A network whose activations nobody has counted has none.
-            &optional(Some(memory.activation_bytes_per_image).filter(|n| *n > 0).map(bytes)),
-            &bytes(memory.needed_bytes),
+            &optional(memory.activation_bytes_per_image.map(bytes)),
+            &optional(memory.needed_bytes.map(bytes)),
             &optional(memory.largest_micro_batch.map(|images| images.to_string())),
         ]));
     }

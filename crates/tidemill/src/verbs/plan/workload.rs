@@ -121,8 +121,10 @@ fn read_models(run: &Run) -> Result<Models> {
 fn image_cost(network: &dyn TrainableDenoiser, shape: SampleShape, element_bytes: u64) -> Result<ImageCost> {
     // A backward pass has twice as many as a forward pass.
     let flops = 3.0 * network.forward_flops(shape)? as f64;
-    let Activations { at_start, at_end } = network.activations(shape).unwrap_or_default();
-    let activations = ActivationBytes { at_start: element_bytes * at_start, at_end: element_bytes * at_end };
+    let activations = network.activations(shape).map(|Activations { at_start, at_end }| ActivationBytes {
+        at_start: element_bytes * at_start,
+        at_end: element_bytes * at_end,
+    });
     Ok(ImageCost { flops, activations })
 }
 
