@@ -27,9 +27,12 @@ def assert_tensorboard_matches_metrics(run):
 
 
 FLOW = {"prediction": "flow_prediction", "flow_shift": 2.0}
+EDM = {"edm": {"sigma_data": 1.0}, "timesteps": {"log_normal": {}}}
 
 
-@pytest.mark.parametrize(("method", "objective"), [("ddim", {}), ("dpm++2m", FLOW)], ids=["noise", "flow"])
+@pytest.mark.parametrize(
+    ("method", "objective"), [("ddim", {}), ("dpm++2m", FLOW), ("ddim", EDM)], ids=["noise", "flow", "edm"]
+)
 def test_exported_model_samples_same_images_in_diffusers(run, tmp_path, method, objective):
     tidemill.main(["synth", str(tmp_path / "data"), "--rows", "64", "--files", "1"])
     config = {

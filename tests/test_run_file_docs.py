@@ -32,6 +32,8 @@ preview = {}
 validation = {}
 profile = {}
 timesteps.logit_normal = {}
+flow_shift = {}
+edm = {}
 mix = [{ name = "a", repeat = 1.0 }]
 phase = [{ resolution = 256, steps = 1, mix = { a = { repeat = 1.0 } } }]
 """

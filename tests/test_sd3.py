@@ -96,11 +96,18 @@ def test_two_ranks_train_like_one(models, pairs, dataset, tmp_path):
 
 def test_exported_model_samples_same_images_in_diffusers(models, pairs, dataset, tmp_path):
     training.link_dataset(tmp_path / "run", dataset)
+    # One of the two models has a shift that follows from the size of images, of which there are 16 tokens.
+    shift = {"base_shift": 0.3, "max_shift": 2.0, "base_image_seq_len": 4, "max_image_seq_len": 64}
     sampling = {"prompts": PROMPTS, "steps": 10, "guidance": 3.0}
-    run = settings(models, pairs, tmp_path / "run", sample=sampling)
-    done = tidemill.run(run)
+    more = {"train.flow_shift": shift} if has_t5(models) else {}
+    done = tidemill.run(settings(models, pairs, tmp_path / "run", sample=sampling, **more))
     pipeline = open_export(done["summary"]["export"])
-    assert pipeline.scheduler.config.shift == 3.0
+    written = pipeline.scheduler.config
+    if more:
+        assert written.use_dynamic_shifting
+        assert {key: written[key] for key in shift} == shift
+    else:
+        assert (written.shift, written.use_dynamic_shifting) == (3.0, False)
     assert_same_samples(pipeline, tmp_path / "run/samples", PROMPTS, max_sequence_length=9)
 
 
@@ -167,6 +174,11 @@ def test_plan_counts_the_tokens_of_each_encoder(models, pairs, tmp_path):
     hidden = 77 * sum(sdxl.WIDTHS) + (9 * sd3.TRANSFORMER["joint_attention_dim"] if has_t5(models) else 0)
     assert plan["storage"][0]["bytes"] == rows * (latents + 2 * (hidden + sum(sd3.POOLED)))
     assert step["tflop_per_image"] > 0
-    # Nobody has counted a transformer's activations.
-    assert step["memory"]["needed_bytes"] is None
-    assert step["memory"]["largest_micro_batch"] is None
+    assert step["memory"]["largest_micro_batch"] > 100
+
+
+def test_t5_columns_of_other_length_are_refused(models, pairs, dataset, tmp_path):
+    if not has_t5(models):
+        pytest.skip("without T5 there are no such columns")
+    with pytest.raises(tidemill.InputError, match="of T5 has 9 tokens"):
+        train(models, pairs, dataset, tmp_path / "run", **{"encode.max_sequence_length": 7})

@@ -10,9 +10,15 @@ use crate::{Error, Params};
 /// A network that predicts noise or velocity from noisy latents, as the prediction type of its
 /// schedule says. The U-Net of this crate is one; other networks can take its place.
 pub trait Denoiser {
-    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: `[N]`, i64. Returns [N, C, h, w] in the dtype of
+    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: `[N]`, i64, or f32 for rectified flow and EDM. Returns [N, C, h, w] in the dtype of
     /// `sample`.
     fn denoise(&self, sample: &Tensor, timesteps: &Tensor, conditions: &Conditions) -> Tensor;
+
+    /// Tokens of an image whose latents have this height and width: the patches of a transformer. A U-Net has as
+    /// many as one with patches of 2 x 2. A [dynamic shift](crate::DynamicShift) follows from them.
+    fn image_seq_len(&self, [height, width]: [i64; 2]) -> i64 {
+        (height / 2) * (width / 2)
+    }
 }
 
 /// What a denoiser predicts from, beside the noisy latents and their timesteps.

@@ -99,11 +99,11 @@ impl DenoiserConfig {
         }
     }
 
-    /// The side of latents that it was made for, if it names one.
-    pub fn sample_size(&self) -> Option<i64> {
+    /// The side of latents that it was made for: 64 if a U-Net names none, as diffusers' pipelines assume.
+    pub fn sample_size(&self) -> i64 {
         match self {
-            Self::UNet(config) => config.sample_size,
-            Self::SD3Transformer(config) => Some(config.sample_size),
+            Self::UNet(config) => config.sample_size.unwrap_or(64),
+            Self::SD3Transformer(config) => config.sample_size,
         }
     }
 }

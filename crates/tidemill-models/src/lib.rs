@@ -39,7 +39,8 @@ pub use model_folder::{
 };
 pub use params::{ParamInit, Params};
 pub use schedule::{
-    BetaSchedule, NoiseSchedule, PredictionType, SchedulerConfig, SchedulerForm, TimestepSpacing,
+    BetaSchedule, DynamicShift, EdmConfig, FlowShift, NoiseLevels, NoiseSchedule, PredictionType,
+    SchedulerConfig, SchedulerForm, SigmaSchedule, TimestepSpacing,
 };
 pub use score_head::{HeadActivation, HeadOutput, ScoreHead};
 pub use text_encoder::{

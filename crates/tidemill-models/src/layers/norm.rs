@@ -1,6 +1,6 @@
 //! Group norm, layer norm and RMS norm.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::unwrap::unwrap_or_panic;
 use crate::params::Scope;
@@ -86,8 +86,6 @@ impl RmsNorm {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        let wide = x.to_kind(Kind::Float);
-        let mean_square = wide.square().mean_dim(-1i64, true, Kind::Float);
-        (wide * (mean_square + self.eps).rsqrt()).to_kind(self.weight.kind()) * &self.weight
+        x.rms_norm(self.weight.size(), Some(&self.weight), self.eps)
     }
 }

@@ -1,6 +1,7 @@
 //! The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al., *Scaling Rectified Flow
 //! Transformers*, 2024): its configuration, blocks, position embedding and forward pass.
 
+mod activations;
 mod attention;
 mod block;
 mod config;

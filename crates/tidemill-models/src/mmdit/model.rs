@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
+use super::activations::count_activations;
 use super::block::JointTransformerBlock;
 use super::config::SD3TransformerConfig;
 use super::cost::{Tokens, count_flops};
 use super::modulation::{Modulation, modulate};
 use super::position_embedding::{crop_positions, position_embedding};
-use crate::denoiser::{Conditions, Denoiser, SampleShape, TrainableDenoiser};
+use crate::denoiser::{Activations, Conditions, Denoiser, SampleShape, TrainableDenoiser};
 use crate::error::Error;
 use crate::layers::{Linear, PatchEmbedding, timestep_embedding};
 use crate::model_folder::weight_files::DIFFUSERS_FILE;
@@ -158,6 +159,21 @@ impl Denoiser for SD3Transformer2DModel {
         before_module(format_args!("proj_out"));
         self.join_patches(&self.proj_out.forward(&image), self.patches.grid(sample))
     }
+
+    fn image_seq_len(&self, [height, width]: [i64; 2]) -> i64 {
+        let patch = self.config.patch_size;
+        (height / patch) * (width / patch)
+    }
+}
+
+impl SD3Transformer2DModel {
+    /// The tokens of one sample.
+    fn tokens(
+        &self,
+        SampleShape { latents: [_, height, width], text: [text, _], .. }: SampleShape,
+    ) -> Tokens {
+        Tokens { image: self.image_seq_len([height, width]), text }
+    }
 }
 
 impl TrainableDenoiser for SD3Transformer2DModel {
@@ -169,9 +185,12 @@ impl TrainableDenoiser for SD3Transformer2DModel {
         ("transformer", serde_json::to_value(&self.config).unwrap_or_default())
     }
 
+    fn activations(&self, shape: SampleShape) -> Option<Activations> {
+        Some(count_activations(&self.config, self.tokens(shape), self.use_gradient_checkpointing))
+    }
+
     fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error> {
-        let SampleShape { latents: [channels, height, width], text: [tokens, text_width], pooled, .. } =
-            shape;
+        let SampleShape { latents: [channels, height, width], text: [_, text_width], pooled, .. } = shape;
         let config = &self.config;
         let patch = config.patch_size;
         let problem = match () {
@@ -198,10 +217,7 @@ impl TrainableDenoiser for SD3Transformer2DModel {
                  (pos_embed_max_size = {0})",
                 config.pos_embed_max_size
             ),
-            () => {
-                let tokens = Tokens { image: (height / patch) * (width / patch), text: tokens };
-                return Ok(count_flops(config, &self.params, tokens));
-            }
+            () => return Ok(count_flops(config, &self.params, self.tokens(shape))),
         };
         Err(Error::Denoiser(problem))
     }

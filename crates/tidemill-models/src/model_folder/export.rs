@@ -119,7 +119,10 @@ impl ModelFolder {
             save_weights(&cast(tensors, variant.kind())?, &to.join(part).join(variant.file_name(stem)))?;
         }
         let form = match config {
-            DenoiserConfig::UNet(_) => SchedulerForm::StableDiffusionPipeline,
+            DenoiserConfig::UNet(_) => {
+                // As `Denoiser::image_seq_len` counts them.
+                SchedulerForm::StableDiffusionPipeline { image_seq_len: (config.sample_size() / 2).pow(2) }
+            }
             DenoiserConfig::SD3Transformer(_) => SchedulerForm::StableDiffusion3Pipeline,
         };
         scheduler.write(&to.join("scheduler/scheduler_config.json"), form)?;

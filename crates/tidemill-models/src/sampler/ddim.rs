@@ -1,17 +1,17 @@
 //! DDIM (Song et al., 2021) with eta = 0, as diffusers' DDIMScheduler. With the noise levels of rectified
-//! flow it is Euler's method, as FlowMatchEulerDiscreteScheduler.
+//! flow or EDM it is Euler's method, as FlowMatchEulerDiscreteScheduler and EDMEulerScheduler.
 
 use tch::Tensor;
 
-use super::noise_level::NoiseLevel;
-use super::timesteps::{evenly_spaced, shift_flow, to_index, trailing_timesteps};
+use super::noise_level::{NoiseLevel, Prediction};
+use super::timesteps::{evenly_spaced, to_index, trailing_timesteps};
 use crate::error::Error;
-use crate::schedule::{PredictionType, SchedulerConfig, TimestepSpacing};
+use crate::schedule::{FlowShift, PredictionType, SchedulerConfig, TimestepSpacing, shift_flow};
 
 /// The noise levels of a run of DDIM.
 #[derive(Debug)]
 pub struct Ddim {
-    prediction_type: PredictionType,
+    prediction: Prediction,
     /// The levels before and after each step.
     levels: Vec<[NoiseLevel; 2]>,
 }
@@ -36,31 +36,31 @@ impl Ddim {
             [alphas_cumprod[to_index(*t, total)], after].map(diffusion_level)
         };
         let levels: Vec<[NoiseLevel; 2]> = timesteps.iter().map(before_and_after).collect();
-        let prediction_type = config.prediction_type;
-        if prediction_type == PredictionType::Epsilon && levels.iter().any(|[before, _]| before.alpha == 0.0)
-        {
+        let is_epsilon = config.prediction_type == PredictionType::Epsilon;
+        if is_epsilon && levels.iter().any(|[before, _]| before.alpha == 0.0) {
             let message = "a zero-terminal-SNR schedule with noise prediction cannot start at pure \
                            noise: train with prediction = \"v_prediction\"";
             return Err(Error::Sampler(message.into()));
         }
-        Ok((timesteps, Self { prediction_type, levels }))
+        Ok((timesteps, Self { prediction: Prediction::new(config), levels }))
     }
 
-    /// Steps of rectified flow. Returns the timesteps that it visits, too.
-    pub fn of_flow(config: &SchedulerConfig, steps: usize) -> (Vec<f32>, Self) {
-        let sigmas = euler_sigmas(config, steps);
-        let timesteps = sigmas.iter().map(|sigma| sigma * config.num_train_timesteps as f32).collect();
-        let after = sigmas.iter().skip(1).chain([&0.0]);
-        let levels =
-            sigmas.iter().zip(after).map(|(before, after)| [before, after].map(|s| NoiseLevel::flow(*s)));
-        (timesteps, Self { prediction_type: config.prediction_type, levels: levels.collect() })
+    /// Euler's method over these levels, of which the last is without noise.
+    pub fn of_levels(config: &SchedulerConfig, levels: &[NoiseLevel]) -> Self {
+        let levels = levels.windows(2).map(|pair| [pair[0], pair[1]]).collect();
+        Self { prediction: Prediction::new(config), levels }
+    }
+
+    /// The level before a step.
+    pub fn level(&self, step: usize) -> NoiseLevel {
+        self.levels[step][0]
     }
 
     /// Song et al., 2021, formula 12.
     pub fn step(&self, step: usize, output: &Tensor, sample: &Tensor) -> Tensor {
         let [before, after] = self.levels[step];
-        let latents = before.predicted_latents(self.prediction_type, output, sample);
-        let noise = before.predicted_noise(self.prediction_type, output, sample);
+        let latents = self.prediction.latents(before, output, sample);
+        let noise = self.prediction.noise(before, output, sample);
         latents * after.alpha + noise * after.sigma
     }
 }
@@ -70,13 +70,17 @@ fn diffusion_level(alpha_cumprod: f32) -> NoiseLevel {
     NoiseLevel { alpha: sqrt(alpha_cumprod), sigma: sqrt(1.0 - alpha_cumprod) }
 }
 
-/// The noise levels before each step: evenly spaced from the schedule's last to its first, and then shifted,
-/// which diffusers does although the schedule's are shifted already.
-fn euler_sigmas(config: &SchedulerConfig, steps: usize) -> Vec<f32> {
-    let total = config.num_train_timesteps as f64;
-    let first = shift_flow(1.0 / total, config.flow_shift);
+/// The noise levels of rectified flow before each step of Euler's method: evenly spaced from the schedule's last to
+/// its first, and then shifted. With a fixed shift diffusers does so although the first is shifted already.
+pub fn euler_sigmas(config: &SchedulerConfig, steps: usize, image_seq_len: i64) -> Vec<f32> {
+    let least = 1.0 / config.num_train_timesteps as f64;
+    let shift = config.flow_shift.for_image(image_seq_len);
+    let first = match config.flow_shift {
+        FlowShift::Fixed(shift) => shift_flow(least, shift),
+        FlowShift::Dynamic(_) => least,
+    };
     let stride = if steps > 1 { (first - 1.0) / (steps - 1) as f64 } else { 0.0 };
-    (0..steps).map(|i| shift_flow(1.0 + stride * i as f64, config.flow_shift) as f32).collect()
+    (0..steps).map(|i| shift_flow(1.0 + stride * i as f64, shift) as f32).collect()
 }
 
 /// The square root in f32, as diffusers computes it.

@@ -3,14 +3,14 @@
 
 use tch::Tensor;
 
-use super::noise_level::NoiseLevel;
-use super::timesteps::{evenly_spaced, shift_flow, to_index, trailing_timesteps};
-use crate::schedule::{PredictionType, SchedulerConfig, TimestepSpacing};
+use super::noise_level::{NoiseLevel, Prediction};
+use super::timesteps::{evenly_spaced, to_index, trailing_timesteps};
+use crate::schedule::{SchedulerConfig, TimestepSpacing, shift_flow};
 
 /// The noise levels of a run of DPM-Solver++, and the latents that the previous step predicted.
 #[derive(Debug)]
 pub struct DpmSolver {
-    prediction_type: PredictionType,
+    prediction: Prediction,
     /// The level before each step, and the one without noise behind the last one.
     levels: Vec<NoiseLevel>,
     previous_latents: Option<Tensor>,
@@ -25,26 +25,23 @@ impl DpmSolver {
             .iter()
             .map(|t| to_sigma(alphas_cumprod[to_index(*t, total)], config.rescale_betas_zero_snr));
         let levels = sigmas.chain([0.0]).map(variance_preserving).collect();
-        (timesteps, Self { prediction_type: config.prediction_type, levels, previous_latents: None })
+        (timesteps, Self::of_levels(config, levels))
     }
 
-    /// Steps of rectified flow. Returns the timesteps that it visits, too: diffusers rounds them down.
-    pub fn of_flow(config: &SchedulerConfig, steps: usize) -> (Vec<f32>, Self) {
-        let total = config.num_train_timesteps as f64;
-        let stride = (1.0 / total - 1.0) / steps as f64;
-        // As numpy's linspace computes alphas: where sigma T is near an integer, rounding decides.
-        let alpha = |i: usize| if i == steps { 1.0 / total } else { stride * i as f64 + 1.0 };
-        let sigmas: Vec<f64> =
-            (1..=steps).rev().map(|i| shift_flow(1.0 - alpha(i), config.flow_shift)).collect();
-        let timesteps = sigmas.iter().map(|sigma| (sigma * total).floor() as f32).collect();
-        let levels = sigmas.iter().chain([&0.0]).map(|sigma| NoiseLevel::flow(*sigma as f32)).collect();
-        (timesteps, Self { prediction_type: config.prediction_type, levels, previous_latents: None })
+    /// Steps over these levels, of which the last is without noise.
+    pub fn of_levels(config: &SchedulerConfig, levels: Vec<NoiseLevel>) -> Self {
+        Self { prediction: Prediction::new(config), levels, previous_latents: None }
+    }
+
+    /// The level before a step.
+    pub fn level(&self, step: usize) -> NoiseLevel {
+        self.levels[step]
     }
 
     /// Lu et al., 2022, algorithm 2; the first and the last step are of first order.
     pub fn step(&mut self, step: usize, output: &Tensor, sample: &Tensor) -> Tensor {
         let [now, next] = [self.levels[step], self.levels[step + 1]];
-        let latents = now.predicted_latents(self.prediction_type, output, sample);
+        let latents = self.prediction.latents(now, output, sample);
         let h = next.lambda() - now.lambda();
         let latents_factor = next.alpha * ((-h).exp() - 1.0);
         let mut result = sample * (next.sigma / now.sigma) - &latents * latents_factor;
@@ -56,6 +53,16 @@ impl DpmSolver {
         self.previous_latents = Some(latents);
         result
     }
+}
+
+/// The noise levels of rectified flow before each step: even steps of the signal, and then shifted.
+pub fn dpm_flow_sigmas(config: &SchedulerConfig, steps: usize, image_seq_len: i64) -> Vec<f64> {
+    let total = config.num_train_timesteps as f64;
+    let shift = config.flow_shift.for_image(image_seq_len);
+    let stride = (1.0 / total - 1.0) / steps as f64;
+    // As numpy's linspace computes alphas: where sigma T is near an integer, rounding decides.
+    let alpha = |i: usize| if i == steps { 1.0 / total } else { stride * i as f64 + 1.0 };
+    (1..=steps).rev().map(|i| shift_flow(1.0 - alpha(i), shift)).collect()
 }
 
 /// The level whose noise is sigma times its signal, with alpha^2 + sigma^2 = 1.

@@ -34,12 +34,12 @@ pub fn sample_latents(
         false => conditioning.conditions.shallow_clone(),
     })?;
     let kind = conditions.text.kind();
-    let mut latents = noise.shallow_clone();
+    let mut latents = tidemill_torch::guard(|| sampler.initial_sample(noise))?;
     for i in 0..sampler.timesteps().len() {
         let prediction = tidemill_torch::guard(|| {
             tch::no_grad(|| {
-                let input =
-                    if is_guided { Tensor::cat(&[&latents, &latents], 0) } else { latents.shallow_clone() };
+                let scaled = sampler.scale_input(&latents);
+                let input = if is_guided { Tensor::cat(&[&scaled, &scaled], 0) } else { scaled };
                 let timesteps = sampler.timesteps().batch(i, input.size()[0], input.device());
                 let output = denoiser.denoise(&input.to_kind(kind), &timesteps, &conditions);
                 let output = output.to_kind(latents.kind());
@@ -94,12 +94,12 @@ mod tests {
         let plain = NoiseSchedule::new(SchedulerConfig::default(), Device::Cpu);
         for (guidance_scale, expected_output, batch_size) in [(1.0, 2.0, 2), (3.0, 0.5 + 3.0 * 1.5, 4)] {
             let network = MeanOfText(Default::default());
-            let sampler = Sampler::new(SamplerMethod::Ddim, &plain, 1).unwrap();
+            let sampler = Sampler::new(SamplerMethod::Ddim, &plain, 1, 1).unwrap();
             let conditioning = Conditioning { conditions: &text, unconditional: &empty, guidance_scale };
             let found = sample_latents(&network, sampler, &noise, &conditioning, |_| ()).unwrap();
             let output = Tensor::full_like(&noise, expected_output);
             let expected =
-                Sampler::new(SamplerMethod::Ddim, &plain, 1).unwrap().step(&output, &noise).unwrap();
+                Sampler::new(SamplerMethod::Ddim, &plain, 1, 1).unwrap().step(&output, &noise).unwrap();
             assert!(found.allclose(&expected, 1e-6, 1e-6, false));
             assert_eq!(network.0.into_inner(), [batch_size]);
         }

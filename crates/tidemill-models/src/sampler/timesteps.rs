@@ -1,10 +1,5 @@
 //! Timesteps of samplers, rounded as diffusers rounds them with numpy.
 
-/// A noise level of rectified flow, shifted.
-pub fn shift_flow(sigma: f64, shift: f64) -> f64 {
-    shift * sigma / (1.0 + (shift - 1.0) * sigma)
-}
-
 /// The index of a timestep in the tables of a schedule.
 pub fn to_index(timestep: i64, total: usize) -> usize {
     usize::try_from(timestep).unwrap_or(0).min(total - 1)

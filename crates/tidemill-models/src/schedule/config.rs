@@ -5,6 +5,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::edm::EdmConfig;
+use super::flow_shift::FlowShift;
 use crate::Error;
 use crate::model_folder::config_file::{self, AcceptedKeys};
 
@@ -67,15 +69,23 @@ pub struct SchedulerConfig {
     pub set_alpha_to_one: bool,
     /// Whether predicted latents are clipped to [-1, 1]; wrong for latent diffusion.
     pub clip_sample: bool,
-    /// Shift of the noise levels of rectified flow: sigma becomes shift sigma / (1 + (shift - 1) sigma). Above 1
-    /// there is more noise, as images of more pixels need (Esser et al., 2024, section 5.3.2).
-    #[serde(skip_serializing_if = "is_no_shift")]
-    pub flow_shift: f64,
+    /// Shift of the noise levels of rectified flow. Checkpoints of schedules without one do not name it.
+    #[serde(skip_serializing_if = "FlowShift::is_none")]
+    pub flow_shift: FlowShift,
+    /// The noise levels of EDM, in place of the betas; `prediction_type` is then the sign of the network's output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edm: Option<EdmConfig>,
 }
 
-/// Schedules that are no flow are written without a shift, as before there were others.
-fn is_no_shift(shift: &f64) -> bool {
-    *shift == 1.0
+/// How noise gets into latents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoiseProcess<'a> {
+    /// Of variance one: sqrt(a) latents + sqrt(1 - a) noise.
+    Diffusion,
+    /// (1 - sigma) latents + sigma noise.
+    Flow,
+    /// latents + sigma noise, with the network's preconditioning.
+    Edm(&'a EdmConfig),
 }
 
 impl Default for SchedulerConfig {
@@ -93,7 +103,8 @@ impl Default for SchedulerConfig {
             steps_offset: 0,
             set_alpha_to_one: true,
             clip_sample: false,
-            flow_shift: 1.0,
+            flow_shift: FlowShift::NONE,
+            edm: None,
         }
     }
 }
@@ -105,8 +116,10 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
         "PNDMScheduler",
         "DPMSolverMultistepScheduler",
         FLOW_MATCH_EULER,
+        EDM_EULER,
+        "EDMDPMSolverMultistepScheduler",
     ],
-    // Settings of samplers that this crate does not have, of thresholding and dynamic shifting, which must be
+    // Settings of samplers that this crate does not have, of thresholding and dynamic shifting where they are
     // off, and of variances, which deterministic samplers do not draw.
     ignored: &[
         "skip_prk_steps",
@@ -121,7 +134,6 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
         "euler_at_final",
         "final_sigmas_type",
         "algorithm_type",
-        "time_shift_type",
         "base_shift",
         "max_shift",
         "base_image_seq_len",
@@ -136,6 +148,7 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
         ("use_lu_lambdas", &["false", "null"]),
         ("use_flow_sigmas", &["false", "null"]),
         ("use_dynamic_shifting", &["false"]),
+        ("time_shift_type", &["\"exponential\""]),
         ("invert_sigmas", &["false"]),
         ("shift_terminal", &["null"]),
         ("stochastic_sampling", &["false"]),
@@ -145,8 +158,11 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
 /// The class of SD3's schedule.
 const FLOW_MATCH_EULER: &str = "FlowMatchEulerDiscreteScheduler";
 
+/// The class of EDM's schedule.
+const EDM_EULER: &str = "EDMEulerScheduler";
+
 impl SchedulerConfig {
-    /// Reads `scheduler_config.json` of a DDPM, DDIM, PNDM, DPM-Solver or flow-matching scheduler.
+    /// Reads `scheduler_config.json` of a DDPM, DDIM, PNDM, DPM-Solver, flow-matching or EDM scheduler.
     ///
     /// # Errors
     /// If it is missing, malformed, or names an option that is not supported.
@@ -166,10 +182,25 @@ impl SchedulerConfig {
             let allowed = "it must be true with `prediction_type` = \"flow_prediction\", and false without";
             return unsupported("use_flow_sigmas", uses_flow_sigmas.to_string(), allowed);
         }
-        if !(read.flow_shift > 0.0 && read.flow_shift.is_finite()) {
-            return unsupported("flow_shift", read.flow_shift.to_string(), "it must be a positive number");
+        let problem = read.flow_shift.find_problem().or_else(|| read.edm?.find_problem());
+        match problem {
+            Some(message) => Err(Error::Json { path: path.into(), message }),
+            None => Ok(read),
         }
-        Ok(read)
+    }
+
+    /// How noise gets into latents.
+    pub(crate) fn process(&self) -> NoiseProcess<'_> {
+        match (&self.edm, self.is_flow()) {
+            (Some(edm), _) => NoiseProcess::Edm(edm),
+            (None, true) => NoiseProcess::Flow,
+            (None, false) => NoiseProcess::Diffusion,
+        }
+    }
+
+    /// The sign with which a preconditioned network's output counts: EDMEulerScheduler has -1 for v prediction.
+    pub(crate) fn edm_output_sign(&self) -> f64 {
+        if self.prediction_type == PredictionType::VPrediction { -1.0 } else { 1.0 }
     }
 
     /// Whether the network predicts rectified flow.
@@ -179,33 +210,69 @@ impl SchedulerConfig {
 
     /// The class of diffusers that [`Self::write`] writes for.
     pub fn class_name(&self, form: SchedulerForm) -> &'static str {
-        match (form, self.is_flow()) {
+        match (form, self.process()) {
             (SchedulerForm::StableDiffusion3Pipeline, _) => FLOW_MATCH_EULER,
             // This pipeline cannot call FlowMatchEulerDiscreteScheduler, which has no scale_model_input.
-            (SchedulerForm::StableDiffusionPipeline, true) => "DPMSolverMultistepScheduler",
-            (SchedulerForm::StableDiffusionPipeline, false) => "DDIMScheduler",
+            (_, NoiseProcess::Flow) => "DPMSolverMultistepScheduler",
+            (_, NoiseProcess::Diffusion) => "DDIMScheduler",
+            (_, NoiseProcess::Edm(_)) => EDM_EULER,
         }
     }
 
     /// Writes the configuration for [`Self::class_name`].
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn write(&self, path: &Path, form: SchedulerForm) -> Result<(), Error> {
-        let mut head = json!({"_class_name": self.class_name(form)});
-        if form == SchedulerForm::StableDiffusion3Pipeline {
-            let values = json!({"num_train_timesteps": self.num_train_timesteps, "shift": self.flow_shift});
-            return config_file::write(path, head, &values);
+        let head = json!({"_class_name": self.class_name(form)});
+        let count = self.num_train_timesteps;
+        match (form, self.process()) {
+            (SchedulerForm::StableDiffusion3Pipeline, _) => {
+                let values = flow_match_keys(self.flow_shift, json!({"num_train_timesteps": count}));
+                config_file::write(path, head, &values)
+            }
+            (_, NoiseProcess::Edm(edm)) => {
+                let prediction = self.prediction_type;
+                let values = json!({"num_train_timesteps": count, "prediction_type": prediction});
+                config_file::write(path, merge(head, values), edm)
+            }
+            (SchedulerForm::StableDiffusionPipeline { image_seq_len }, NoiseProcess::Flow) => {
+                // This pipeline has no shift by size: images of the trained size get theirs.
+                let flow_shift = FlowShift::Fixed(self.flow_shift.for_image(image_seq_len));
+                let head = merge(head, json!({"use_flow_sigmas": true}));
+                config_file::write(path, head, &Self { flow_shift, ..self.clone() })
+            }
+            (_, NoiseProcess::Diffusion) => config_file::write(path, head, self),
         }
-        if self.is_flow() {
-            head["use_flow_sigmas"] = true.into();
-        }
-        config_file::write(path, head, self)
     }
+}
+
+/// The keys of FlowMatchEulerDiscreteScheduler that stand for a shift, beside those of `values`.
+fn flow_match_keys(shift: FlowShift, values: Value) -> Value {
+    match shift {
+        FlowShift::Fixed(shift) => merge(values, json!({"shift": shift})),
+        FlowShift::Dynamic(dynamic) => {
+            merge(merge(values, json!({"use_dynamic_shifting": true})), json!(dynamic))
+        }
+    }
+}
+
+/// The keys of two objects.
+fn merge(mut first: Value, second: Value) -> Value {
+    if let (Value::Object(first), Value::Object(second)) = (&mut first, second) {
+        first.extend(second);
+    }
+    first
 }
 
 /// The pipeline of diffusers for which a schedule is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerForm {
-    /// `StableDiffusionPipeline` and `StableDiffusionXLPipeline`.
-    StableDiffusionPipeline,
+    /// `StableDiffusionPipeline` and `StableDiffusionXLPipeline`, for images of so many tokens.
+    StableDiffusionPipeline {
+        /// As [`Denoiser::image_seq_len`](crate::Denoiser::image_seq_len).
+        image_seq_len: i64,
+    },
     /// `StableDiffusion3Pipeline`, which samples rectified flow only.
     StableDiffusion3Pipeline,
 }
@@ -218,13 +285,36 @@ fn add_class_defaults(object: &mut Map<String, Value>) {
         Some("DPMSolverMultistepScheduler") => ("timestep_spacing", Value::from("linspace")),
         Some(FLOW_MATCH_EULER) => {
             let shift = object.remove("shift").unwrap_or_else(|| 1.0.into());
+            let shift = take_dynamic_shift(object).unwrap_or(shift);
             object.insert("flow_shift".into(), shift);
             object.insert("use_flow_sigmas".into(), true.into());
             ("prediction_type", Value::from("flow_prediction"))
         }
+        Some(class) if class.starts_with("EDM") => {
+            let keys = ["sigma_min", "sigma_max", "sigma_data", "sigma_schedule", "rho"];
+            let edm = take_keys(object, &keys);
+            object.insert("edm".into(), edm);
+            return;
+        }
         _ => return,
     };
     object.entry(key).or_insert(value);
+}
+
+/// Takes the keys of a shift that follows from the size of the image, if it is on.
+fn take_dynamic_shift(object: &mut Map<String, Value>) -> Option<Value> {
+    if object.get("use_dynamic_shifting") != Some(&Value::Bool(true)) {
+        return None;
+    }
+    object.remove("use_dynamic_shifting");
+    let keys = ["base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len"];
+    Some(take_keys(object, &keys))
+}
+
+/// Takes these keys as an object of their own.
+fn take_keys(object: &mut Map<String, Value>, keys: &[&str]) -> Value {
+    let taken = keys.iter().filter_map(|key| Some(((*key).to_owned(), object.remove(*key)?)));
+    Value::Object(taken.collect())
 }
 
 /// Takes the key `use_flow_sigmas`. Without it a shift has no meaning, and is taken, too.

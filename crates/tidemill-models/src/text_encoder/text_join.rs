@@ -22,6 +22,9 @@ pub enum TextJoin {
 const CLIP_ENCODERS: usize = 2;
 
 impl TextJoin {
+    /// The number of T5 among the encoders, counted from 1.
+    pub const T5_ENCODER: u8 = CLIP_ENCODERS as u8 + 1;
+
     /// Joins what the encoders give for the same captions.
     ///
     /// # Panics

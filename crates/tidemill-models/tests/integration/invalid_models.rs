@@ -182,7 +182,10 @@ fn invalid_text_encoder_configs_are_refused() {
 fn invalid_scheduler_configs_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     SchedulerConfig::default()
-        .write(&dir.path().join("config.json"), SchedulerForm::StableDiffusionPipeline)
+        .write(
+            &dir.path().join("config.json"),
+            SchedulerForm::StableDiffusionPipeline { image_seq_len: 1024 },
+        )
         .unwrap();
     assert_refused(
         dir.path(),

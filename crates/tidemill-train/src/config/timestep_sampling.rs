@@ -25,6 +25,24 @@ pub enum TimestepSampling {
         #[serde(default = "default_std")]
         std: f64,
     },
+    /// The timestep whose noise level is nearest to exp(x) with normal x, for [EDM](tidemill_models::EdmConfig) only
+    /// (Karras et al., 2022, table 1).
+    LogNormal {
+        /// Mean of x.
+        #[serde(default = "default_log_mean")]
+        mean: f64,
+        /// Standard deviation of x.
+        #[serde(default = "default_log_std")]
+        std: f64,
+    },
+}
+
+fn default_log_mean() -> f64 {
+    -1.2
+}
+
+fn default_log_std() -> f64 {
+    1.2
 }
 
 fn default_std() -> f64 {
@@ -35,7 +53,9 @@ impl TimestepSampling {
     /// Describes what is wrong with the parameters, if anything.
     pub(super) fn find_problem(self) -> Option<String> {
         match self {
-            Self::LogitNormal { mean, std } if !(mean.is_finite() && std.is_finite() && std > 0.0) => {
+            Self::LogitNormal { mean, std } | Self::LogNormal { mean, std }
+                if !(mean.is_finite() && std.is_finite() && std > 0.0) =>
+            {
                 Some(format!("mean = {mean} must be a number, and std = {std} a positive one"))
             }
             _ => None,

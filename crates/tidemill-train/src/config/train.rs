@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use tidemill_models::PredictionType;
+use tidemill_models::{EdmConfig, FlowShift, PredictionType};
 use tidemill_plan::memory::Sharding;
 use tidemill_store::stream::Phase;
 
@@ -88,10 +88,12 @@ pub struct TrainConfig {
     /// Rescales the noise schedule so that its last timestep is pure noise. Unset: as in the
     /// model's scheduler.
     pub zero_terminal_snr: Option<bool>,
-    /// Shift of the noise levels of rectified flow: above 1 there is more noise, as images of more pixels need
-    /// (Esser et al., *Scaling Rectified Flow Transformers*, 2024, section 5.3.2; 3 in SD3). Unset: as in the
-    /// model's scheduler.
-    pub flow_shift: Option<f64>,
+    /// Shift of the noise levels of rectified flow, fixed or by the size of the image: above 1 there is more noise,
+    /// as images of more pixels need (Esser et al., *Scaling Rectified Flow Transformers*, 2024, section 5.3.2; 3 in
+    /// SD3). Unset: as in the model's scheduler.
+    pub flow_shift: Option<FlowShift>,
+    /// Preconditions the network as EDM does (Karras et al., 2022). Unset: as in the model's scheduler.
+    pub edm: Option<EdmConfig>,
     /// How timesteps are sampled.
     pub timesteps: TimestepSampling,
     /// Adds to the noise of each sample and channel one normal number times this, so that the model
@@ -160,6 +162,7 @@ impl Default for TrainConfig {
             prediction: None,
             zero_terminal_snr: None,
             flow_shift: None,
+            edm: None,
             timesteps: TimestepSampling::Uniform,
             noise_offset: 0.0,
             min_snr_gamma: None,

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidemill_models::FlowShift;
+
 use super::anomaly::SpikeConfig;
 use super::precision::Precision;
 use super::train::TrainConfig;
@@ -54,7 +56,7 @@ impl TrainConfig {
         Ok(())
     }
 
-    /// Checks precision, caption dropout, timesteps, noise offset, flow shift and min-SNR weighting.
+    /// Checks precision, caption dropout, timesteps, noise offset, flow shift, EDM and min-SNR weighting.
     fn validate_objective(&self) -> Result<(), Error> {
         if (self.precision, self.norm_precision) == (Some(Precision::F32), Some(Precision::Bf16)) {
             return refuse("train.norm_precision", "norms cannot be bf16 where train.precision is f32");
@@ -68,8 +70,11 @@ impl TrainConfig {
         if !(self.noise_offset >= 0.0 && self.noise_offset.is_finite()) {
             return refuse("train.noise_offset", format!("{} must be 0 or positive", self.noise_offset));
         }
-        if let Some(shift) = self.flow_shift.filter(|shift| !(*shift > 0.0 && shift.is_finite())) {
-            return refuse("train.flow_shift", format!("{shift} must be a positive number"));
+        if let Some(problem) = self.flow_shift.and_then(FlowShift::find_problem) {
+            return refuse("train.flow_shift", problem);
+        }
+        if let Some(problem) = self.edm.and_then(|edm| edm.find_problem()) {
+            return refuse("train.edm", problem);
         }
         if let Some(gamma) = self.min_snr_gamma.filter(|gamma| !(*gamma > 0.0 && gamma.is_finite())) {
             return refuse("train.min_snr_gamma", format!("{gamma} must be a positive number"));
@@ -169,6 +174,7 @@ fn refuse(key: impl Into<String>, message: impl Into<String>) -> Result<(), Erro
 
 #[cfg(test)]
 mod tests {
+    use tidemill_models::EdmConfig;
     use tidemill_store::stream::MixAmount;
 
     use super::*;
@@ -233,7 +239,11 @@ mod tests {
             (TrainConfig { betas: (0.9, 1.0), ..good() }, "train.betas"),
             (TrainConfig { noise_offset: f64::NAN, ..good() }, "train.noise_offset"),
             (TrainConfig { min_snr_gamma: Some(0.0), ..good() }, "train.min_snr_gamma"),
-            (TrainConfig { flow_shift: Some(0.0), ..good() }, "train.flow_shift"),
+            (TrainConfig { flow_shift: Some(FlowShift::Fixed(0.0)), ..good() }, "train.flow_shift"),
+            (
+                TrainConfig { edm: Some(EdmConfig { rho: 0.0, ..EdmConfig::default() }), ..good() },
+                "train.edm",
+            ),
             (TrainConfig { peak_tflops: Some(f64::NAN), ..good() }, "train.peak_tflops"),
             (
                 TrainConfig { timesteps: TimestepSampling::LogitNormal { mean: 0.0, std: 0.0 }, ..good() },

@@ -70,6 +70,7 @@ impl PreviewSampler {
         let schedule = NoiseSchedule::new(schedule.clone(), device);
         let numbers: Vec<u64> = (0..prompts.len() as u64).collect();
         let noise = draw_initial_noise(self.seed, &numbers, &self.vae, size, device);
+        let image_seq_len = denoiser.image_seq_len([size; 2]);
         let mut images = Vec::with_capacity(prompts.len());
         for first in (0..prompts.len()).step_by(self.batch_size) {
             let count = self.batch_size.min(prompts.len() - first) as i64;
@@ -78,7 +79,7 @@ impl PreviewSampler {
             let conditioning = Conditioning { conditions, unconditional, guidance_scale: guidance };
             let latents = sample_latents(
                 denoiser,
-                Sampler::new(method, &schedule, steps)?,
+                Sampler::new(method, &schedule, steps, image_seq_len)?,
                 &noise,
                 &conditioning,
                 |_| (),

@@ -108,7 +108,8 @@ impl Validation<'_> {
                 no_grad(|| {
                     let shape = self.objective.latents_shape(rows.latents_shape);
                     let draws = self.objective.drawer.for_validation().draw(rows.keys, shape);
-                    let inputs = self.objective.prepare_inputs(&self.objective.upload(rows, &draws));
+                    let rows = self.objective.upload(rows, &draws);
+                    let inputs = self.objective.prepare_inputs(self.denoiser, &rows);
                     let errors = self.objective.compute_errors(self.denoiser, &inputs);
                     let counts = upload(&Tensor::from_slice(&counts), self.objective.device);
                     let tenths = self.objective.timestep_bins(&inputs.timesteps, TENTHS);

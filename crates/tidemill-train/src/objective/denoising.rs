@@ -5,7 +5,6 @@ use tch::{Device, Kind, Tensor};
 use tidemill_models::{Conditions, Denoiser, LatentScale, NoiseSchedule, TextStates};
 use tidemill_torch::{tensor_from_bytes, upload};
 
-use super::loss_weighting::LossWeights;
 use super::micro_batch::{MicroBatch, Rows};
 use super::random_draws::{RandomDrawer, RandomDraws};
 use super::text_conditions::TextConditions;
@@ -19,6 +18,8 @@ pub struct DenoiserInputs {
     pub sample: Tensor,
     /// Timesteps [N], i64, from little noise to much.
     pub timesteps: Tensor,
+    /// Timesteps as the network takes them [N], i64 or f32.
+    pub network_timesteps: Tensor,
     /// Text in the network's dtype, and the sizes of image and crop, f32.
     pub conditions: Conditions,
     /// The target of the prediction [N, C, h, w], f32.
@@ -36,8 +37,8 @@ pub struct Objective {
     pub scale: LatentScale,
     /// Draws for each row.
     pub drawer: RandomDrawer,
-    /// The weights of the timesteps' losses; `None` if all weigh the same.
-    pub loss_weights: Option<LossWeights>,
+    /// The gamma of min-SNR loss weights; `None` if all timesteps weigh the same.
+    pub min_snr_gamma: Option<f64>,
     /// The text columns of the rows.
     pub text: TextConditions,
     /// The network's dtype.
@@ -73,20 +74,23 @@ impl Objective {
         }
     }
 
-    /// Samples latents, adds noise, drops captions and encodes text.
+    /// Samples latents, adds noise, drops captions and encodes text, as `denoiser` takes them.
     ///
     /// # Panics
     /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
-    pub fn prepare_inputs(&self, rows: &MicroBatch) -> DenoiserInputs {
+    pub fn prepare_inputs(&self, denoiser: &dyn Denoiser, rows: &MicroBatch) -> DenoiserInputs {
         tch::no_grad(|| {
             let MicroBatch { noise, timesteps, posterior, .. } = rows;
             let TextStates { hidden: text, pooled } = self.text.join(&rows.text, rows.dropped.as_ref());
             let time_ids = rows.time_ids.as_ref().map(Tensor::shallow_clone);
             let latents = sample_latents(&rows.latents, posterior.as_ref(), self.scale);
+            let size = latents.size();
+            let levels = self.schedule.levels(timesteps, denoiser.image_seq_len([size[2], size[3]]));
             DenoiserInputs {
-                loss_weights: self.loss_weights.as_ref().map(|weights| weights.select(timesteps)),
-                sample: self.schedule.add_noise(&latents, noise, timesteps).to_kind(self.kind),
-                target: self.schedule.target(&latents, noise, timesteps),
+                loss_weights: self.min_snr_gamma.map(|gamma| levels.min_snr_weights(gamma)),
+                sample: levels.add_noise(&latents, noise).to_kind(self.kind),
+                target: levels.target(&latents, noise),
+                network_timesteps: levels.network_timesteps(),
                 timesteps: timesteps.shallow_clone(),
                 conditions: Conditions { text, pooled, time_ids },
             }
@@ -98,8 +102,7 @@ impl Objective {
     /// # Panics
     /// If libtorch fails: run it in [`guard`](tidemill_torch::guard()).
     pub fn compute_errors(&self, denoiser: &dyn Denoiser, inputs: &DenoiserInputs) -> Tensor {
-        let timesteps = self.schedule.network_timesteps(&inputs.timesteps);
-        let prediction = denoiser.denoise(&inputs.sample, &timesteps, &inputs.conditions);
+        let prediction = denoiser.denoise(&inputs.sample, &inputs.network_timesteps, &inputs.conditions);
         let squared = (prediction.to_kind(Kind::Float) - &inputs.target).square();
         squared.mean_dim(&[1i64, 2, 3][..], false, Kind::Float)
     }
@@ -131,14 +134,24 @@ mod tests {
                 seed: 1,
                 timestep_count: 1000,
                 timestep_sampling: TimestepSampling::Uniform,
+                edm: None,
                 caption_dropout: vec![caption_dropout],
                 noise_offset: 0.0,
                 has_moments,
             },
-            loss_weights: None,
+            min_snr_gamma: None,
             text: TextConditions::of_embeddings(&[3, 2], (Kind::Float, device)),
             kind: Kind::Float,
             device,
+        }
+    }
+
+    /// A network whose output no test reads.
+    struct NoDenoiser;
+
+    impl Denoiser for NoDenoiser {
+        fn denoise(&self, sample: &Tensor, _: &Tensor, _: &Conditions) -> Tensor {
+            sample.shallow_clone()
         }
     }
 
@@ -174,7 +187,7 @@ mod tests {
         let objective = objective(true, 0.0);
         let at = |epoch| {
             let rows = micro_batch(&objective, &[9], epoch, &moments, &text);
-            (latents(&objective, &rows), objective.prepare_inputs(&rows))
+            (latents(&objective, &rows), objective.prepare_inputs(&NoDenoiser, &rows))
         };
         let (latents, first) = at(0);
         assert!((latents - 1.5).abs().max().double_value(&[]) < 1e-5);
@@ -206,8 +219,11 @@ mod tests {
         let (moments, text) = (vec![0u8; ids.len() * 32], bytes(&vec![1.0; ids.len() * 6]));
         let objective = objective(true, 0.5);
         let rows = micro_batch(&objective, &ids, 0, &moments, &text);
-        let kept =
-            objective.prepare_inputs(&rows).conditions.text.mean_dim(&[1i64, 2][..], false, Kind::Float);
+        let kept = objective.prepare_inputs(&NoDenoiser, &rows).conditions.text.mean_dim(
+            &[1i64, 2][..],
+            false,
+            Kind::Float,
+        );
         let dropped = rows.dropped.as_ref().unwrap().squeeze_dim(1);
         assert!(kept.equal(&dropped.logical_not().to_kind(Kind::Float)));
         assert!((1..32).contains(&dropped.sum(Kind::Int64).int64_value(&[])));

@@ -6,7 +6,7 @@
 //! - `timestep_sampling.rs`, `noise.rs`, `vae_posterior.rs`, `caption_dropout.rs`: its parts
 //! - `text_conditions.rs`: from text columns to what the network is conditioned on
 //! - `micro_batch.rs`: rows and draws on the device
-//! - `loss_weighting.rs`: min-SNR weights of the loss
+//! - `loss_weighting.rs`: the sum of weighted losses
 //! - `denoising.rs`: noisy latents, prediction targets, and errors of the prediction
 
 pub(crate) mod caption_dropout;

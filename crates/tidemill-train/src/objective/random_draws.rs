@@ -3,12 +3,13 @@
 //! drawn ahead of time and on any thread.
 
 use tch::Tensor;
+use tidemill_models::EdmConfig;
 
 use super::caption_dropout::draw_dropped;
 use super::noise::{draw_noise, draw_normal};
 use super::philox::Purpose;
 use super::sample_keys::SampleKeys;
-use super::timestep_sampling::sample_timesteps;
+use super::timestep_sampling::{TimestepLevels, sample_timesteps};
 use crate::config::{TimestepSampling, TrainConfig};
 
 /// Draws for rows, with these settings.
@@ -20,6 +21,8 @@ pub struct RandomDrawer {
     pub timestep_count: i64,
     /// How timesteps are sampled.
     pub timestep_sampling: TimestepSampling,
+    /// The noise levels of the timesteps, if they are EDM's.
+    pub edm: Option<EdmConfig>,
     /// Shares of captions replaced by the empty one: for all text encoders together, or for each.
     pub caption_dropout: Vec<f64>,
     /// Standard deviation of the offset that is added to the noise of a whole channel.
@@ -68,7 +71,8 @@ impl RandomDrawer {
             let drawn = draw_dropped(keys.draws(self.seed, Purpose::CaptionDropout), &self.caption_dropout);
             Tensor::from_slice(&drawn).view([shape[0], -1])
         };
-        let timesteps = sample_timesteps(self.timestep_sampling, self.timestep_count, self.seed, keys);
+        let levels = TimestepLevels { count: self.timestep_count, edm: self.edm };
+        let timesteps = sample_timesteps(self.timestep_sampling, levels, self.seed, keys);
         RandomDraws {
             posterior: self.has_moments.then(|| draw_normal(self.seed, keys, shape, Purpose::Moments)),
             noise: draw_noise(self.seed, keys, shape, self.noise_offset),
@@ -87,6 +91,7 @@ mod tests {
         seed: 1,
         timestep_count: 1000,
         timestep_sampling: TimestepSampling::Uniform,
+        edm: None,
         caption_dropout: Vec::new(),
         noise_offset: 0.0,
         has_moments: true,

@@ -1,13 +1,29 @@
 //! Samples timesteps, and sorts them into bins for the loss by timestep.
 
 use tch::{Kind, Tensor};
+use tidemill_models::EdmConfig;
 
 use super::philox::{Draw, Purpose};
 use super::sample_keys::SampleKeys;
 use crate::config::TimestepSampling;
 
-/// Samples one of `count` timesteps for each row.
-pub fn sample_timesteps(sampling: TimestepSampling, count: i64, seed: u64, keys: SampleKeys<'_>) -> Vec<i64> {
+/// The timesteps of a noise schedule.
+#[derive(Clone, Copy, Debug)]
+pub struct TimestepLevels {
+    /// How many there are.
+    pub count: i64,
+    /// Their noise levels, if they are EDM's.
+    pub edm: Option<EdmConfig>,
+}
+
+/// Samples one of the schedule's timesteps for each row.
+pub fn sample_timesteps(
+    sampling: TimestepSampling,
+    levels: TimestepLevels,
+    seed: u64,
+    keys: SampleKeys<'_>,
+) -> Vec<i64> {
+    let count = levels.count;
     // A share of 1 can come out of rounding.
     let to_timestep = |share: f64| ((share * count as f64) as i64).min(count - 1);
     let draws = || keys.draws(seed, Purpose::Timestep);
@@ -18,6 +34,11 @@ pub fn sample_timesteps(sampling: TimestepSampling, count: i64, seed: u64, keys:
         TimestepSampling::LogitNormal { mean, std } => {
             let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
             draws().map(|draw| to_timestep(sigmoid(mean + std * draw.normal()))).collect()
+        }
+        TimestepSampling::LogNormal { mean, std } => {
+            // Only schedules of EDM are combined with it.
+            let edm = levels.edm.unwrap_or_default();
+            draws().map(|draw| edm.nearest_timestep((mean + std * draw.normal()).exp(), count)).collect()
         }
         TimestepSampling::Stratified => {
             let first = f64::from(Draw::new(seed, 0, keys.step, Purpose::Stratum).uniform());
@@ -37,6 +58,8 @@ pub fn find_bins(timesteps: &Tensor, count: i64, bins: usize) -> Tensor {
 mod tests {
     use super::*;
 
+    const LEVELS: TimestepLevels = TimestepLevels { count: 1000, edm: None };
+
     fn sample(sampling: TimestepSampling, step: u64, count: usize) -> Vec<i64> {
         let ids: Vec<u64> = (0..count as u64).collect();
         let (positions, epochs): (Vec<u32>, _) = ((0..count as u32).collect(), vec![0; count]);
@@ -47,7 +70,7 @@ mod tests {
             sample_ids: &ids,
             epochs: &epochs,
         };
-        sample_timesteps(sampling, 1000, 1, keys)
+        sample_timesteps(sampling, LEVELS, 1, keys)
     }
 
     #[test]
@@ -69,6 +92,23 @@ mod tests {
     }
 
     #[test]
+    fn noise_levels_of_edm_are_log_normal() {
+        let ids: Vec<u64> = (0..4000).collect();
+        let (positions, epochs): (Vec<u32>, _) = ((0..4000).collect(), vec![0; 4000]);
+        let (step, global_batch) = (0, 4000);
+        let keys =
+            SampleKeys { step, global_batch, positions: &positions, sample_ids: &ids, epochs: &epochs };
+        let edm = EdmConfig::default();
+        let (sigmas, levels) = (edm.sigmas(1000), TimestepLevels { count: 1000, edm: Some(edm) });
+        let timesteps =
+            sample_timesteps(TimestepSampling::LogNormal { mean: -1.2, std: 1.2 }, levels, 1, keys);
+        let logs: Vec<f64> = timesteps.iter().map(|t| f64::from(sigmas[*t as usize]).ln()).collect();
+        let mean = logs.iter().sum::<f64>() / 4000.0;
+        let std = (logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 4000.0).sqrt();
+        assert!((mean + 1.2).abs() < 0.06 && (std - 1.2).abs() < 0.05, "{mean} {std}");
+    }
+
+    #[test]
     fn strata_cover_the_global_batch_however_it_is_split() {
         let all = sample(TimestepSampling::Stratified, 3, 50);
         let mut strata: Vec<i64> = all.iter().map(|t| t / 20).collect();
@@ -84,7 +124,7 @@ mod tests {
             sample_ids: &ids,
             epochs: &epochs,
         };
-        assert_eq!(sample_timesteps(TimestepSampling::Stratified, 1000, 1, part), all[30..]);
+        assert_eq!(sample_timesteps(TimestepSampling::Stratified, LEVELS, 1, part), all[30..]);
     }
 
     #[test]

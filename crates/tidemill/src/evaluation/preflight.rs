@@ -2,7 +2,6 @@
 //! training.
 
 use tch::Device;
-use tidemill_models::NoiseSchedule;
 use tidemill_models::sampler::Sampler;
 use tidemill_train::training_scheduler_config;
 
@@ -35,7 +34,7 @@ pub fn check_evaluation(run: &Run, has_dataset: bool) -> Result<()> {
     }
     let (drawing, models) = (to_drawing(run, run.file.sample.guidance), run.models()?);
     let scheduler = training_scheduler_config(&run.file.train, &models.scheduler()?)?;
-    Sampler::new(drawing.method, &NoiseSchedule::new(scheduler, Device::Cpu), drawing.steps)?;
+    Sampler::check(drawing.method, &scheduler, drawing.steps)?;
     let judges = Judges::open(&eval.chosen_metrics(), &eval.models, eval.inception_resize, Device::Cpu)?;
     for tower in judges.towers() {
         Reference::open(run, drawing.resolution, tower)?;

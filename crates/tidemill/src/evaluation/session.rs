@@ -6,7 +6,7 @@ use std::time::Duration;
 use tch::{Device, Kind};
 use tidemill_io::Location;
 use tidemill_models::sampler::Sampler;
-use tidemill_models::{AutoencoderKl, DenoiserConfig, ModelFolder, NoiseSchedule, ParamInit};
+use tidemill_models::{AutoencoderKl, DenoiserConfig, ModelFolder, ParamInit};
 
 use super::claims::Claims;
 use super::judges::Judges;
@@ -68,8 +68,7 @@ impl<'a> Session<'a> {
         let device = select_devices(run)?[0];
         let judges = Judges::open(&metrics, &eval.models, eval.inception_resize, device)?;
         let generator = load_generator(run, &models, device)?;
-        let schedule = NoiseSchedule::new(generator.scheduler.clone(), Device::Cpu);
-        Sampler::new(drawing.method, &schedule, drawing.steps)?;
+        Sampler::check(drawing.method, &generator.scheduler, drawing.steps)?;
         let name = format!("{}:{}", tidemill_io::hostname(), std::process::id());
         let claims = Claims::new(location.clone(), Duration::from_secs(eval.lease_seconds), name.clone());
         let opened =

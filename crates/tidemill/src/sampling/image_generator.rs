@@ -44,11 +44,13 @@ impl ImageGenerator {
             Ok(self.text.embed(prompts)?.to_conditions(kind, [drawing.resolution; 2]))
         };
         let unconditional = embed(&[String::new()])?;
+        let side = self.latent_side(drawing);
+        let image_seq_len = self.denoiser.image_seq_len([side; 2]);
         let mut images = Vec::with_capacity(prompts.len());
         for (batch, numbers) in prompts.chunks(drawing.batch_size).zip(numbers.chunks(drawing.batch_size)) {
             let conditions = embed(batch)?;
             let noise = self.draw_noise(numbers, drawing);
-            let sampler = Sampler::new(drawing.method, &schedule, drawing.steps)?;
+            let sampler = Sampler::new(drawing.method, &schedule, drawing.steps, image_seq_len)?;
             let conditioning = Conditioning {
                 conditions: &conditions,
                 unconditional: &unconditional,
@@ -65,8 +67,13 @@ impl ImageGenerator {
 
     /// Draws the noise from which the images with these numbers start: [N, C, h, w], f32.
     pub fn draw_noise(&self, numbers: &[u64], drawing: &Drawing) -> Tensor {
-        let side = i64::from(drawing.resolution) / self.vae.config().downscale_factor();
-        draw_initial_noise(drawing.seed, numbers, &self.vae, side, self.denoiser.params().device())
+        let (side, device) = (self.latent_side(drawing), self.denoiser.params().device());
+        draw_initial_noise(drawing.seed, numbers, &self.vae, side, device)
+    }
+
+    /// Height and width of the latents of an image.
+    fn latent_side(&self, drawing: &Drawing) -> i64 {
+        i64::from(drawing.resolution) / self.vae.config().downscale_factor()
     }
 }
 

@@ -4,8 +4,8 @@ use super::cases::{folder, python, seed};
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, sample_latents};
 use tidemill_models::{
-    AutoencoderKl, ClipTextModel, Conditions, DenoiserConfig, ModelFolder, NoiseSchedule, ParamInit,
-    PredictionType, SchedulerConfig, UNet2DConditionModel, Variant,
+    AutoencoderKl, ClipTextModel, Conditions, DenoiserConfig, DynamicShift, EdmConfig, FlowShift,
+    ModelFolder, NoiseSchedule, ParamInit, PredictionType, SchedulerConfig, UNet2DConditionModel, Variant,
 };
 
 /// Exports a U-Net with new weights, saves the other networks, and samples with all of them.
@@ -19,10 +19,15 @@ fn diffusers_opens_exports_and_samples_the_same_latents() {
     let diffusion = source.scheduler().unwrap();
     let flow = SchedulerConfig {
         prediction_type: PredictionType::FlowPrediction,
-        flow_shift: 3.0,
+        flow_shift: FlowShift::Fixed(3.0),
         ..diffusion.clone()
     };
-    for (name, scheduler) in [("export", &diffusion), ("export-flow", &flow)] {
+    let sigma_data = 0.8;
+    let edm = SchedulerConfig {
+        edm: Some(EdmConfig { sigma_data, ..EdmConfig::default() }),
+        ..SchedulerConfig::default()
+    };
+    for (name, scheduler) in [("export", &diffusion), ("export-flow", &flow), ("export-edm", &edm)] {
         let (config, weights) =
             (DenoiserConfig::UNet(unet.config().clone()), unet.params().named_parameters());
         source.export(&out.join(name), &config, weights, scheduler, Variant::F32).unwrap();
@@ -44,19 +49,33 @@ fn diffusers_opens_exports_and_samples_the_same_latents() {
     let conditioning =
         Conditioning { conditions: &conditions, unconditional: &unconditional, guidance_scale: 4.0 };
     let sample = |method, scheduler| {
-        let sampler = Sampler::new(method, &NoiseSchedule::new(scheduler, Device::Cpu), 5).unwrap();
+        let sampler = Sampler::new(method, &NoiseSchedule::new(scheduler, Device::Cpu), 5, 1).unwrap();
         sample_latents(&unet, sampler, &noise, &conditioning, |_| ()).unwrap()
     };
     let latents = sample(SamplerMethod::Ddim, diffusion);
+    let dynamic = FlowShift::Dynamic(DynamicShift::default());
+    export_as_fixed(&source, &unet, &SchedulerConfig { flow_shift: dynamic, ..flow.clone() });
     let flow_latents = sample(SamplerMethod::DpmPlusPlus2M, flow);
+    let edm_latents = sample(SamplerMethod::Ddim, edm);
     let run = [
         ("text", text),
         ("empty", empty),
         ("noise", noise),
         ("latents", latents),
         ("flow_latents", flow_latents),
+        ("edm_latents", edm_latents),
     ];
     Tensor::write_safetensors(&run, out.join("run.safetensors")).unwrap();
 
     python("open_exports.py", &[folder("").to_str().unwrap()]);
+}
+
+/// A pipeline without a shift by size gets the shift of images of the U-Net's size.
+fn export_as_fixed(source: &ModelFolder, unet: &UNet2DConditionModel, dynamic: &SchedulerConfig) {
+    let out = tempfile::tempdir().unwrap();
+    let config = DenoiserConfig::UNet(unet.config().clone());
+    let tokens = (config.sample_size() / 2).pow(2);
+    source.export(out.path(), &config, unet.params().named_parameters(), dynamic, Variant::F32).unwrap();
+    let written = SchedulerConfig::read(&out.path().join("scheduler/scheduler_config.json")).unwrap();
+    assert_eq!(written.flow_shift, FlowShift::Fixed(dynamic.flow_shift.for_image(tokens)));
 }

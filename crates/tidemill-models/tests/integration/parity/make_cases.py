@@ -35,6 +35,8 @@ def main():
         towers.dinov2_case(rng, index, out / "dinov2" / f"{index:02}")
     schedules.schedule_cases(rng, out / "schedule")
     schedules.flow_cases(rng, out / "flow")
+    schedules.dynamic_flow_cases(rng, out / "dynamic-flow")
+    schedules.edm_cases(rng, out / "edm")
     schedules.timestep_cases(out / "timesteps")
     schedules.sampler_cases(rng, out / "sampler")
     schedules.guided_cases(rng, out / "guided")

@@ -69,9 +69,10 @@ fn unet_output_and_flops_agree_with_diffusers() {
         let scheduler = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
         let schedule = NoiseSchedule::new(scheduler, Device::Cpu);
         let timesteps = case.tensor("timesteps");
-        let noisy = schedule.add_noise(case.tensor("latents"), case.tensor("noise"), timesteps);
+        let levels = schedule.levels(timesteps, 1);
+        let noisy = levels.add_noise(case.tensor("latents"), case.tensor("noise"));
         let conditions = case.conditions();
-        let found = unet.denoise(&noisy, &schedule.network_timesteps(timesteps), &conditions);
+        let found = unet.denoise(&noisy, &levels.network_timesteps(), &conditions);
         output.check(&found, case.tensor("output"), || case.label());
         let flops = noisy.size()[0] as u64 * unet.forward_flops(shape_of(&noisy, &conditions)).unwrap();
         assert_eq!(flops, case.json()["flops"].as_u64().unwrap(), "{}", case.label());
@@ -88,8 +89,9 @@ fn transformer_output_and_flops_agree_with_diffusers() {
         let scheduler = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
         let schedule = NoiseSchedule::new(scheduler, Device::Cpu);
         let timesteps = case.tensor("timesteps");
-        let noisy = schedule.add_noise(case.tensor("latents"), case.tensor("noise"), timesteps);
-        let (conditions, timesteps) = (case.conditions(), schedule.network_timesteps(timesteps));
+        let levels = schedule.levels(timesteps, 1);
+        let noisy = levels.add_noise(case.tensor("latents"), case.tensor("noise"));
+        let (conditions, timesteps) = (case.conditions(), levels.network_timesteps());
         let found = transformer.denoise(&noisy, &timesteps, &conditions);
         output.check(&found, case.tensor("output"), || case.label());
         let flops =

@@ -37,7 +37,8 @@ def main():
     unet = load_file(written / "unet.safetensors")
     assert_same(open_fully(UNet2DConditionModel, written / "unet").state_dict(), unet)
     run = load_file(written / "run.safetensors")
-    for export, latents in [("export", "latents"), ("export-flow", "flow_latents")]:
+    exports = [("export", "latents"), ("export-flow", "flow_latents"), ("export-edm", "edm_latents")]
+    for export, latents in exports:
         assert_same_samples(written / export, unet, run, run[latents])
 
 

@@ -1,5 +1,5 @@
-//! Samplers against DDIMScheduler, FlowMatchEulerDiscreteScheduler and DPMSolverMultistepScheduler:
-//! timesteps, single steps, and whole runs.
+//! Samplers against diffusers' DDIM, flow-matching, DPM-Solver and EDM schedulers: timesteps, single steps, and
+//! whole runs.
 
 use super::cases::{cases, folder, json};
 use super::compare::Maximum;
@@ -29,7 +29,7 @@ fn timesteps_agree_with_diffusers_for_every_number_of_steps() {
         };
         let schedule = NoiseSchedule::new(config.clone(), Device::Cpu);
         for (steps, expected) in row["timesteps"].as_object().unwrap() {
-            let sampler = Sampler::new(method(row), &schedule, steps.parse().unwrap()).unwrap();
+            let sampler = Sampler::new(method(row), &schedule, steps.parse().unwrap(), 1).unwrap();
             let expected: Vec<i64> = serde_json::from_value(expected.clone()).unwrap();
             let about = || format!("{:?} {config:?} {steps}", method(row));
             assert_eq!(*sampler.timesteps(), Timesteps::Discrete(expected), "{}", about());
@@ -41,28 +41,32 @@ fn timesteps_agree_with_diffusers_for_every_number_of_steps() {
 
 #[test]
 fn every_step_agrees_with_diffusers() {
-    let mut samples = Maximum::new("samples, step by step", 1e-5);
+    let mut inputs = Maximum::new("inputs of the network, step by step", 3e-5);
+    let mut samples = Maximum::new("samples, step by step", 3e-5);
     let cases = cases("sampler");
     for case in &cases {
         let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
         let (about, schedule) = (case.json(), NoiseSchedule::new(config.clone(), Device::Cpu));
-        let mut sampler = Sampler::new(method(&about), &schedule, step_count(&about)).unwrap();
+        let image_seq_len = about["image_seq_len"].as_i64().unwrap();
+        let mut sampler = Sampler::new(method(&about), &schedule, step_count(&about), image_seq_len).unwrap();
         for step in 0..step_count(&about) {
             // diffusers has those of DPM-Solver for flows as integers.
             let expected = case.tensor("timesteps").get(step as i64).to_kind(Kind::Double);
             let found = sampler.timesteps().batch(step, 1, Device::Cpu).to_kind(Kind::Double);
             assert!(found.allclose(&expected, 1e-6, 1e-6, false), "{about} {config:?}: {found} {expected}");
         }
-        let mut sample = case.tensor("noise").shallow_clone();
+        let mut sample = sampler.initial_sample(case.tensor("noise"));
         for step in 0..step_count(&about) {
             let at = i64::try_from(step).unwrap();
+            let expected = case.tensor("inputs").get(at);
+            inputs.check(&sampler.scale_input(&sample), &expected, || format!("step {step} of {about}"));
             sample = sampler.step(&case.tensor("outputs").get(at), &sample).unwrap();
             let expected = case.tensor("samples").get(at);
             samples.check(&sample, &expected, || format!("step {step} of {about} {config:?}"));
         }
     }
-    assert_eq!(cases.len(), 92);
-    samples.print();
+    assert_eq!(cases.len(), 104);
+    [inputs, samples].iter().for_each(Maximum::print);
 }
 
 #[test]
@@ -73,7 +77,7 @@ fn guided_sampling_agrees_with_diffusers() {
         let unet = UNet2DConditionModel::load(&case.dir, Device::Cpu).unwrap();
         let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
         let (about, schedule) = (case.json(), NoiseSchedule::new(config, Device::Cpu));
-        let sampler = Sampler::new(method(&about), &schedule, step_count(&about)).unwrap();
+        let sampler = Sampler::new(method(&about), &schedule, step_count(&about), 1).unwrap();
         let [text, empty] =
             ["text", "empty"].map(|name| Conditions::from_text(case.tensor(name).shallow_clone()));
         let conditioning = Conditioning {

@@ -9,8 +9,11 @@ from diffusers import (
     DDIMScheduler,
     DDPMScheduler,
     DPMSolverMultistepScheduler,
+    EDMDPMSolverMultistepScheduler,
+    EDMEulerScheduler,
     FlowMatchEulerDiscreteScheduler,
 )
+from diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3 import calculate_shift
 from diffusers.training_utils import compute_snr
 
 METHODS = ["ddim", "dpm++2m"]
@@ -71,6 +74,75 @@ def flow_cases(rng, out):
         timesteps = torch.cat([torch.tensor([0, total - 1]), torch.randint(0, total, (3,))])
         tensors = networks.flow_step(scheduler, latents, noise, timesteps)
         networks.save(tensors, folder / "case.safetensors")
+        (folder / "case.json").write_text(json.dumps({"image_seq_len": 1}))
+
+
+def dynamic_flow_cases(rng, out):
+    """Writes schedules whose shift follows from the size of the image, as in StableDiffusion3Pipeline."""
+    for index in range(4):
+        folder = out / f"{index:02}"
+        scheduler, mu, image_seq_len = make_dynamic_flow(rng, index > 0)
+        scheduler.save_pretrained(folder)
+        scheduler.sigmas = scheduler.time_shift(mu, 1.0, scheduler.sigmas)
+        scheduler.timesteps = scheduler.sigmas * scheduler.config.num_train_timesteps
+        latents, noise = torch.randn(2, 5, 3, 4, 2)
+        tensors = networks.flow_step(scheduler, latents, noise, torch.randint(0, 1000, (5,)))
+        networks.save(tensors, folder / "case.safetensors")
+        (folder / "case.json").write_text(json.dumps({"image_seq_len": image_seq_len}))
+
+
+def make_dynamic_flow(rng, is_drawn):
+    """A scheduler, an image's number of tokens, and the pipeline's mu for it."""
+    names = ["base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift"]
+    drawn = [rng.randint(16, 256), rng.randint(2000, 9000), rng.uniform(-1, 1), rng.uniform(-1, 3)]
+    values = dict(zip(names, drawn, strict=True)) if is_drawn else {}
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **values)
+    image_seq_len = rng.randint(4, 6000)
+    return (
+        scheduler,
+        calculate_shift(image_seq_len, *[scheduler.config[name] for name in names]),
+        image_seq_len,
+    )
+
+
+def draw_edm(rng):
+    return dict(
+        sigma_min=rng.uniform(0.001, 0.01),
+        sigma_max=rng.uniform(10, 200),
+        sigma_data=rng.uniform(0.3, 1.5),
+        rho=rng.uniform(4, 9),
+    )
+
+
+def edm_cases(rng, out):
+    """Writes schedules of EDM, used as in diffusers' train_dreambooth_lora_sdxl.py."""
+    for index, (spacing, prediction) in enumerate(itertools.product(["karras", "exponential"], PREDICTIONS)):
+        folder = out / f"{index:02}"
+        total = 1000 if index == 0 else rng.randint(50, 1500)
+        values = {} if index == 0 else draw_edm(rng)
+        scheduler = EDMEulerScheduler(
+            num_train_timesteps=total, prediction_type=prediction, sigma_schedule=spacing, **values
+        )
+        scheduler.save_pretrained(folder)
+        latents, noise, output = torch.randn(3, 5, 3, 4, 2)
+        timesteps = torch.cat([torch.tensor([0, total - 1]), torch.randint(0, total, (3,))])
+        # The script's index counts the other way.
+        index = total - 1 - timesteps
+        sigmas = scheduler.sigmas[index].reshape(-1, 1, 1, 1)
+        noisy = latents + sigmas * noise
+        predicted = scheduler.precondition_outputs(noisy, output, sigmas)
+        sigma_data = scheduler.config.sigma_data
+        weighting = (sigmas**2 + sigma_data**2) / (sigmas * sigma_data) ** 2
+        tensors = dict(
+            latents=latents,
+            noise=noise,
+            timesteps=timesteps,
+            network_timesteps=scheduler.timesteps[index],
+            input=scheduler.precondition_inputs(noisy, sigmas),
+            output=output,
+            loss=(weighting * (predicted - latents) ** 2).mean([1, 2, 3]),
+        )
+        networks.save(tensors, folder / "case.safetensors")
 
 
 def make_flow_sampler(method, shift):
@@ -122,19 +194,44 @@ def sampler_cases(rng, out):
     samplers = [(kind[0], make_sampler(*kind, beta=rng.choice(BETAS))) for kind in kinds]
     shifts = [1.0, 3.0, rng.uniform(0.3, 8), rng.uniform(0.3, 8)]
     samplers += [(method, make_flow_sampler(method, shift)) for method in METHODS for shift in shifts]
+    samplers += make_edm_samplers(rng)
     for index, (method, scheduler) in enumerate(samplers):
-        folder = out / f"{index:02}"
-        scheduler.save_pretrained(folder)
         steps = numbers[index] if index < len(numbers) else rng.choice(numbers)
-        scheduler.set_timesteps(steps)
-        noise, outputs = torch.randn(1, 2, 3, 3), torch.randn(steps, 1, 2, 3, 3)
-        sample, samples = noise, []
-        for timestep, output in zip(scheduler.timesteps, outputs, strict=True):
-            sample = scheduler.step(output, timestep, sample).prev_sample
-            samples.append(sample)
-        tensors = dict(noise=noise, outputs=outputs, samples=torch.stack(samples))
-        networks.save(tensors | {"timesteps": scheduler.timesteps}, folder / "case.safetensors")
-        (folder / "case.json").write_text(json.dumps({"method": method, "steps": steps}))
+        sampler_case(method, scheduler, steps, 1, {}, out / f"{index:02}")
+    for index in range(4):
+        scheduler, mu, image_seq_len = make_dynamic_flow(rng, index > 0)
+        sampler_case(
+            "ddim", scheduler, rng.choice(numbers), image_seq_len, {"mu": mu}, out / f"dynamic-{index}"
+        )
+
+
+def make_edm_samplers(rng):
+    kinds = itertools.product(METHODS, PREDICTIONS, ["karras", "exponential"])
+    classes = {"ddim": EDMEulerScheduler, "dpm++2m": EDMDPMSolverMultistepScheduler}
+    return [
+        (method, classes[method](prediction_type=prediction, sigma_schedule=spacing, **draw_edm(rng)))
+        for method, prediction, spacing in kinds
+    ]
+
+
+def sampler_case(method, scheduler, steps, image_seq_len, settings, folder):
+    """Writes a run of a sampler over random outputs of the network."""
+    scheduler.save_pretrained(folder)
+    if getattr(scheduler.config, "sigma_schedule", None) == "exponential":
+        # With one step diffusers would start at sigma_min.
+        steps = max(steps, 2)
+    scheduler.set_timesteps(steps, **settings)
+    noise, outputs = torch.randn(1, 2, 3, 3), torch.randn(steps, 1, 2, 3, 3)
+    sample, inputs, samples = noise * getattr(scheduler, "init_noise_sigma", 1.0), [], []
+    for timestep, output in zip(scheduler.timesteps, outputs, strict=True):
+        is_scaled = hasattr(scheduler, "scale_model_input")
+        inputs.append(scheduler.scale_model_input(sample, timestep) if is_scaled else sample)
+        sample = scheduler.step(output, timestep, sample).prev_sample
+        samples.append(sample)
+    tensors = dict(noise=noise, outputs=outputs, inputs=torch.stack(inputs), samples=torch.stack(samples))
+    networks.save(tensors | {"timesteps": scheduler.timesteps}, folder / "case.safetensors")
+    about = {"method": method, "steps": steps, "image_seq_len": image_seq_len}
+    (folder / "case.json").write_text(json.dumps(about))
 
 
 def guided_cases(rng, out):

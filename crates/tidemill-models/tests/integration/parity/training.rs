@@ -77,9 +77,9 @@ fn training_step(network: &dyn TrainableDenoiser, case: &Case) -> Tensor {
     let schedule = NoiseSchedule::new(config, Device::Cpu);
     let (latents, noise) = (case.tensor("latents"), case.tensor("noise"));
     let timesteps = case.tensor("timesteps");
-    let noisy = schedule.add_noise(latents, noise, timesteps);
-    let target = schedule.target(latents, noise, timesteps);
-    let prediction = network.denoise(&noisy, &schedule.network_timesteps(timesteps), &case.conditions());
+    let levels = schedule.levels(timesteps, 1);
+    let (noisy, target) = (levels.add_noise(latents, noise), levels.target(latents, noise));
+    let prediction = network.denoise(&noisy, &levels.network_timesteps(), &case.conditions());
     let loss = prediction.mse_loss(&target, Reduction::Mean);
     loss.backward();
     loss.detach()

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidemill_models::{Params, SampleShape, TextWidths, TrainableDenoiser};
+use tidemill_models::{Params, SampleShape, TextJoin, TextWidths, TrainableDenoiser};
 use tidemill_store::{Bucket, DatasetSpec, Dtype, TextColumn};
 
 use crate::Error;
@@ -105,10 +105,11 @@ pub(super) fn check_data(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<(), 
 /// The shape [L, D] of text embeddings, and the width of pooled text, as the denoiser gets them.
 ///
 /// # Errors
-/// If the dataset holds token ids and there is no text encoder.
+/// If the dataset holds token ids and there is no text encoder, or T5's text has another number of tokens than the run.
 fn text_shapes(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<([i64; 2], Option<i64>), Error> {
     let size = |n: Option<&u32>| n.copied().map_or(0, i64::from);
     let tokens = size(dataset.text.shape.first());
+    check_t5_tokens(spec.text_join, dataset)?;
     let widths = match (dataset.text.dtype, &spec.text_encoders) {
         (Dtype::I32, None) => {
             let problem = "it holds token ids, and there is no text encoder to encode them with";
@@ -129,4 +130,18 @@ fn text_shapes(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<([i64; 2], Opt
     };
     let TextWidths { hidden, pooled } = spec.text_join.join_widths(&widths);
     Ok(([spec.text_join.join_tokens(tokens), hidden], pooled))
+}
+
+/// Refuses T5's text of another number of tokens than the run says the network gets.
+fn check_t5_tokens(join: TextJoin, dataset: &DatasetSpec) -> Result<(), Error> {
+    let TextJoin::Padded { t5_tokens, .. } = join else { return Ok(()) };
+    let column = TextColumn::hidden(TextJoin::T5_ENCODER);
+    let stored = dataset.text_columns().find(|(found, _)| *found == column);
+    match stored.and_then(|(_, spec)| spec.shape.first().copied()) {
+        Some(tokens) if i64::from(tokens) != t5_tokens => Err(Error::Dataset(format!(
+            "its text of T5 has {tokens} tokens, and encode.max_sequence_length is {t5_tokens}: set that to \
+             {tokens}, or preprocess into another folder"
+        ))),
+        _ => Ok(()),
+    }
 }

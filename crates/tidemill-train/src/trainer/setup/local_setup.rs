@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tch::{Device, Kind};
+use tch::Kind;
 use tidemill_models::sampler::Sampler;
 use tidemill_models::{LatentScale, NoiseSchedule, PredictionType, SchedulerConfig};
 use tidemill_plan::memory::default_bucket_bytes;
@@ -16,7 +16,6 @@ use crate::checkpoint::run_identity::compute_run_identity;
 use crate::config::{CaptionDropout, Precision, PreviewConfig, TrainConfig};
 use crate::data::latents_layout::has_moments;
 use crate::objective::denoising::Objective;
-use crate::objective::loss_weighting::LossWeights;
 use crate::objective::random_draws::RandomDrawer;
 use crate::objective::text_conditions::TextConditions;
 use crate::optimizer::ShardingPlan;
@@ -97,9 +96,7 @@ fn check_preview(spec: &TrainSpec, schedule: &SchedulerConfig) -> Result<(), Err
     else {
         return Ok(());
     };
-    let schedule = NoiseSchedule::new(schedule.clone(), Device::Cpu);
-    Sampler::new(*method, &schedule, *steps)
-        .map(drop)
+    Sampler::check(*method, schedule, *steps)
         .map_err(|error| Error::config("train.preview", error.to_string()))
 }
 
@@ -141,12 +138,11 @@ fn new_objective(
     let device = spec.denoiser.params().device();
     check_caption_dropout(&spec.train.caption_dropout, dataset)?;
     let schedule = NoiseSchedule::new(schedule.clone(), device);
-    let loss_weights =
-        spec.train.min_snr_gamma.map(|gamma| LossWeights::min_snr(&schedule, gamma)).transpose()?;
     let drawer = RandomDrawer {
         seed: spec.seed,
         timestep_count: schedule.config().num_train_timesteps,
         timestep_sampling: spec.train.timesteps,
+        edm: schedule.config().edm,
         caption_dropout: spec.train.caption_dropout.shares().to_vec(),
         noise_offset: spec.train.noise_offset,
         has_moments: has_moments(dataset),
@@ -158,7 +154,7 @@ fn new_objective(
         schedule,
         scale: LatentScale { factor: dataset.scaling_factor, shift: dataset.shift_factor },
         drawer,
-        loss_weights,
+        min_snr_gamma: spec.train.min_snr_gamma,
         text,
         kind,
         device,

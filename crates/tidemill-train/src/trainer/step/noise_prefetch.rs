@@ -105,6 +105,7 @@ mod tests {
                 seed: 3,
                 timestep_count: 1000,
                 timestep_sampling: how,
+                edm: None,
                 caption_dropout: vec![0.5],
                 noise_offset: 0.0,
                 has_moments: true,

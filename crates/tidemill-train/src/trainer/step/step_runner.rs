@@ -266,7 +266,7 @@ impl StepRunner {
         })?;
         self.optimizer.gradients().begin_step();
         for (i, rows) in micro_batches.iter().enumerate() {
-            let inputs = guard(|| objective.prepare_inputs(rows))?;
+            let inputs = guard(|| objective.prepare_inputs(denoiser, rows))?;
             if i + 1 == micro_batches.len() {
                 self.optimizer.gradients().begin_last_micro_batch();
             }

@@ -17,9 +17,6 @@ use crate::verbs::sample::load_generator;
 /// Pixels per latent of Stable Diffusion's VAE.
 const PIXELS_PER_LATENT: u32 = 8;
 
-/// Side of the latents where a U-Net does not say it.
-const SAMPLE_SIZE: i64 = 64;
-
 /// Pictures that are read at once.
 const FILES_AT_ONCE: usize = 16;
 
@@ -124,7 +121,7 @@ pub fn choose_step(config: &mut SourceConfig) -> Result<()> {
 /// an override says otherwise.
 fn run_of_diffusers(folder: &Path, overrides: &[String]) -> Result<Run> {
     let network = DenoiserConfig::read(&ModelFolder::open(folder)?)?;
-    let side = network.sample_size().unwrap_or(SAMPLE_SIZE) as u32 * PIXELS_PER_LATENT;
+    let side = network.sample_size() as u32 * PIXELS_PER_LATENT;
     let path = format!("models.path={:?}", folder.display().to_string());
     let mut settings = vec![path, format!("prepare.resolutions=[{side}]")];
     settings.extend(overrides.iter().cloned());

@@ -4,7 +4,7 @@
 use tch::Device;
 use tidemill_data::tokenizer::CONTEXT;
 use tidemill_models::sampler::Sampler;
-use tidemill_models::{DenoiserConfig, NoiseSchedule, ParamInit, SampleShape, VaeConfig, check_weights};
+use tidemill_models::{DenoiserConfig, ParamInit, SampleShape, VaeConfig, check_weights};
 use tidemill_train::ValidationConfig;
 
 use crate::error::Result;
@@ -53,7 +53,7 @@ pub fn check_models(run: &Run) -> Result<()> {
     let sample = &run.file.sample;
     let scheduler = run.training_schedule(&models)?;
     if sample.has_prompts() {
-        Sampler::new(sample.method, &NoiseSchedule::new(scheduler, Device::Cpu), sample.steps)?;
+        Sampler::check(sample.method, &scheduler, sample.steps)?;
     }
     Ok(())
 }
