@@ -32,6 +32,8 @@ impl Sharding {
 pub struct MemoryLayout {
     /// The number of trained parameters.
     pub parameters: u64,
+    /// Bytes of constants beside the parameters, which each rank has whole: a transformer's positions.
+    pub buffer_bytes: u64,
     /// The number of ranks.
     pub ranks: u64,
     /// The number of ranks that share gradients and state: 1 if each rank has all of it (DDP).
@@ -89,7 +91,7 @@ impl StateBytes {
         let is_shared = !is_sharded && layout.weight_bytes == F32;
         let copies = u64::from(!is_shared) + u64::from(layout.has_ema);
         Self {
-            weights: all * layout.weight_bytes,
+            weights: all * layout.weight_bytes + layout.buffer_bytes,
             gradients,
             optimizer: own * (copies * F32 + 2 * layout.moment_bytes),
         }
@@ -178,6 +180,7 @@ mod tests {
     fn layout() -> MemoryLayout {
         MemoryLayout {
             parameters: 1000,
+            buffer_bytes: 0,
             ranks: 4,
             partitions: 4,
             weight_bytes: 2,

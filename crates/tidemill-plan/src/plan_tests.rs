@@ -25,6 +25,7 @@ fn config(old: &str, new: &str, more: &str) -> PlanConfig {
 fn workload() -> Workload {
     let layout = MemoryLayout {
         parameters: 100_000_000,
+        buffer_bytes: 0,
         ranks: 1,
         partitions: 1,
         weight_bytes: 2,

@@ -50,6 +50,7 @@ fn planned_memory_is_what_the_optimizer_has() {
             let optimizer = Optimizer::new(&params, kind, plan, &World::single_process()).unwrap();
             let layout = MemoryLayout {
                 parameters: 2 * 64 * 32,
+                buffer_bytes: 0,
                 ranks: 1,
                 partitions: 1,
                 weight_bytes,

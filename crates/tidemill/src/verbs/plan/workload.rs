@@ -44,12 +44,15 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
     });
     let phases: Vec<Phase> = phases.collect();
     let parameters = network.params().parameter_count() as u64;
+    let buffers = network.params().named_buffers();
+    let buffer_bytes = buffers.iter().map(|(_, buffer)| buffer.numel() * buffer.kind().elt_size_in_bytes());
     let reduce_bytes = bytes_of(train.reduce_precision);
     // GPUs that train have bf16.
     let weight_bytes = bytes_of(train.precision.unwrap_or(Precision::Bf16));
     let default_buckets = || default_bucket_bytes(parameters * reduce_bytes);
     let layout = MemoryLayout {
         parameters,
+        buffer_bytes: buffer_bytes.sum::<usize>() as u64,
         ranks: 1,
         partitions: 1,
         weight_bytes,
