@@ -1,4 +1,4 @@
-"""`bash benches/gpu.sh`: steps of SD2's U-Net on one GPU, in Tidemill and in diffusers.
+"""`bash benches/gpu.sh`: steps of SD2's U-Net, or another network, on one GPU, in Tidemill and in diffusers.
 
 The real configuration with random weights, bf16, latents of 512 and 256 pixels; one side after the
 other, what matters most first. Prints a table, and writes it and the figures into a folder after
@@ -19,11 +19,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import torch
-from diffusers import UNet2DConditionModel
 from tidemill import _native
 
 from benches import report, runner
 from benches.alternate import Side, line_counter, measure_alternately
+from benches.published_models import CONFIGS, count_parameters, make_published_model
 from benches.runner import BenchError
 from benches.train import make_models, run_settings, settings
 
@@ -221,6 +221,7 @@ def open_results(args: argparse.Namespace) -> dict:
     common = {
         "device": torch.cuda.get_device_name() if args.device != "cpu" else runner.machine()["cpu"],
         "versions": {"tidemill's build": build, **versions},
+        "model": args.model,
         "channels": args.channels,
         "text": args.text,
         "steps": args.steps,
@@ -231,8 +232,15 @@ def open_results(args: argparse.Namespace) -> dict:
         shutil.rmtree(args.folder, ignore_errors=True)
         results = {**common, "commit": commit, "sides": []}
         report.write_json(path, [results])
-    make_once(args.folder / "model", lambda folder: make_models(folder, args.channels, args.text, SIZE))
+    make_once(args.folder / "model", lambda folder: make_model(folder, args))
     return results
+
+
+def make_model(folder: Path, args: argparse.Namespace) -> None:
+    if args.model == "sd2":
+        make_models(folder, args.channels, args.text, SIZE)
+    else:
+        make_published_model(args.model, folder)
 
 
 def add_entry(results: dict, entry: dict[str, object]) -> None:
@@ -259,13 +267,6 @@ def format_row(device: str, entry: dict) -> list[str]:
     rate = entry["images_per_second"]
     judged = format_goal(device, entry["pixels"], entry["side"], rate)
     return [*shown, f"{rate:.2f}", f"{entry['first_step_s']:.1f}", judged]
-
-
-def count_parameters(model: Path) -> float:
-    """The U-Net's parameters in millions."""
-    with torch.device("meta"):
-        unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(model / "unet"))
-    return sum(parameter.numel() for parameter in unet.parameters()) / 1e6
 
 
 def bench(args: argparse.Namespace) -> None:
@@ -316,8 +317,9 @@ if __name__ == "__main__":
         "--side-limit-s", type=float, default=240, help="a side that takes longer than this has failed"
     )
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--channels", type=int, default=320, help="of the first block; SD2 has 320")
-    parser.add_argument("--text", type=int, default=1024, help="width of the text embeddings; SD2 has 1024")
+    parser.add_argument("--model", choices=["sd2", *CONFIGS], default="sd2", help="which network")
+    parser.add_argument("--channels", type=int, default=320, help="of SD2's first block, which has 320")
+    parser.add_argument("--text", type=int, default=1024, help="width of SD2's text embeddings, 1024")
     small = {"pixels": [64], "batch": [4], "channels": 64, "text": 64}
     quick = {
         "folder": runner.RESULTS / "gpu-quick",

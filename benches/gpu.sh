@@ -14,6 +14,10 @@
 #   bash benches/gpu.sh target/wheels --sides "diffusers, torch.compile"
 #   bash benches/gpu.sh target/wheels --sides "Tidemill, recorded" --pixels 512 --batch 64
 #
+# --model measures another network (sdxl, sd3, sd3.5); with a folder of its own, results of both stay:
+#
+#   bash benches/gpu.sh target/wheels --model sdxl --pixels 1024 --batch 8 --folder target/bench/gpu-sdxl
+#
 # What else docs/gpu.md says of a GPU is measured in eight minutes by
 #
 #   bash benches/gpu.sh target/wheels --checks            # --only "first step" encoders: some of it
