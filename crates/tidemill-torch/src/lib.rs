@@ -6,6 +6,7 @@
 
 mod autograd;
 mod bf16_support;
+mod cpu_features;
 mod cuda;
 mod distributed;
 mod error;
@@ -20,6 +21,7 @@ mod threads;
 
 pub use autograd::{gradient_checkpoint, register_grad_hook, remove_grad_hook};
 pub use bf16_support::has_native_bf16;
+pub use cpu_features::prefers_f32_products;
 pub use cuda::{
     CudaGraph, DeterministicAlgorithms, GpuMemoryInfo, GraphMemoryPool, SideStream, empty_cache, load_cuda,
     max_memory_allocated, reset_peak_memory, set_cudnn_benchmark, without_cudnn_attention,

@@ -2,7 +2,7 @@
 //! VAE use them. Names follow diffusers' `models/attention.py`.
 
 use tch::{Device, Kind, Tensor};
-use tidemill_torch::without_cudnn_attention;
+use tidemill_torch::{prefers_f32_products, without_cudnn_attention};
 
 use super::linear::Linear;
 use super::unwrap::unwrap_or_panic;
@@ -15,6 +15,10 @@ const MAX_KEYS_FOR_MATMULS: i64 = 256;
 /// softmax(q k^T / sqrt(d)) v by the fastest of libtorch's paths for the shape. `q`, `k`, `v`: [N,
 /// heads, length, d].
 pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
+    if prefers_f32_products(q) {
+        let [q, k, v] = [q, k, v].map(|tensor| tensor.to_kind(Kind::Float));
+        return attend(&q, &k, &v, causal).to_kind(Kind::BFloat16);
+    }
     // On a CPU flash attention computes many small products one after the other, and in bf16 the
     // setup of each takes longer than the product: with few keys both passes take two to three
     // times as long as two large products, with 1,024 keys as long.

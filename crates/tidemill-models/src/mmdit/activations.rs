@@ -37,9 +37,9 @@ pub fn count_activations(
     let outside = kept::NORM * tokens.image * width;
     let inputs = (tokens.image + tokens.text) * width;
     let kept = if use_gradient_checkpointing {
-        // A block is computed again when its turn comes: the last one first.
+        // A block is computed again when its turn comes, the last one first. What is outside is done by then.
         let when_computed = |i: i64| (i + 1) * inputs + layer(i);
-        (0..config.num_layers).map(when_computed).max().unwrap_or(0) + outside
+        (0..config.num_layers).map(when_computed).max().unwrap_or(0)
     } else {
         (0..config.num_layers).map(layer).sum::<i64>() + outside
     };

@@ -97,15 +97,15 @@ impl JointTransformerBlock {
             }
         };
         let (attended, text_attended) = self.attn.forward(&h, &text_norm);
-        let mut x = image + gate * attended;
+        let mut x = image.addcmul(gate, &attended);
         if let (Some(attn2), [.., shift, scale, gate]) = (&self.attn2, &modulation[..]) {
-            x += gate * attn2.forward(&scale_and_shift(&image_norm, shift, scale));
+            x = x.addcmul(gate, &attn2.forward(&scale_and_shift(&image_norm, shift, scale)));
         }
-        let x = &x + gate_mlp * self.ff.forward(&modulate(&x, shift_mlp, scale_mlp));
+        let x = x.addcmul(gate_mlp, &self.ff.forward(&modulate(&x, shift_mlp, scale_mlp)));
         let text = text_modulation.zip(text_attended).map(|((modulation, ff), attended)| {
             let [_, _, gate, shift_mlp, scale_mlp, gate_mlp] = array(&modulation);
-            let text = text + gate * attended;
-            &text + gate_mlp * ff.forward(&modulate(&text, shift_mlp, scale_mlp))
+            let text = text.addcmul(gate, &attended);
+            text.addcmul(gate_mlp, &ff.forward(&modulate(&text, shift_mlp, scale_mlp)))
         });
         (x, text)
     }

@@ -34,7 +34,7 @@ pub fn modulate(x: &Tensor, shift: &Tensor, scale: &Tensor) -> Tensor {
 
 /// Normalised x [N, L, width] times (1 + scale), plus shift.
 pub fn scale_and_shift(x: &Tensor, shift: &Tensor, scale: &Tensor) -> Tensor {
-    x * (scale + 1.0) + shift
+    shift.addcmul(x, &(scale + 1.0))
 }
 
 /// The layer norm of x [N, L, width] without weights.

@@ -26,9 +26,13 @@ pub fn count_activations(
     let part = |name: &str| parts.get(name).copied().unwrap_or(0);
     let outside = part("");
     let kept = if use_gradient_checkpointing {
-        // The pass begins with the last layer, which is computed again.
-        let last = format!("up_blocks.{}.{}", pixels.len() - 1, config.layers_per_block);
-        outside + layer_inputs(config, &pixels) + part(&last)
+        // Layers are computed again from the last one to the first, which then have only their inputs.
+        let mut inputs = 0;
+        let when_computed = |(name, input): (String, i64)| {
+            inputs += input;
+            inputs + part(&name)
+        };
+        outside + layers_in_order(config, &pixels).map(when_computed).max().unwrap_or(0)
     } else {
         parts.values().sum()
     };
@@ -85,16 +89,25 @@ fn part_of(name: &str) -> String {
     }
 }
 
-/// The elements of all layers' inputs. The skip connections, which the upward path takes as well, are inputs on
-/// the downward path already.
-fn layer_inputs(config: &UNetConfig, pixels: &[i64]) -> i64 {
+/// All layers in the order of the forward pass, with the elements of their inputs. The skip connections, which the
+/// upward path takes as well, are inputs on the downward path already.
+fn layers_in_order(config: &UNetConfig, pixels: &[i64]) -> impl Iterator<Item = (String, i64)> {
     let (channels, layers) = (&config.block_out_channels, config.layers_per_block);
     let innermost = channels.len() - 1;
-    let on_level = |level: usize| {
-        let down = channels[level.saturating_sub(1)] + (layers - 1) * channels[level];
-        let up = channels[(level + 1).min(innermost)] + layers * channels[level];
-        pixels[level] * (down + up)
+    let on_level = |level: usize, layer: i64, first: usize| {
+        pixels[level] * if layer == 0 { channels[first] } else { channels[level] }
     };
-    let middle = 2 * pixels[innermost] * channels[innermost];
-    (0..channels.len()).map(on_level).sum::<i64>() + middle
+    let down = (0..=innermost).flat_map(|level| {
+        (0..layers).map(move |layer| {
+            (format!("down_blocks.{level}.{layer}"), on_level(level, layer, level.saturating_sub(1)))
+        })
+    });
+    let middle = (0..2).map(|layer| (format!("mid_block.{layer}"), pixels[innermost] * channels[innermost]));
+    let up = (0..=innermost).flat_map(|block| {
+        let level = innermost - block;
+        (0..=layers).map(move |layer| {
+            (format!("up_blocks.{block}.{layer}"), on_level(level, layer, (level + 1).min(innermost)))
+        })
+    });
+    down.chain(middle).chain(up).collect::<Vec<_>>().into_iter()
 }

@@ -1,28 +1,31 @@
 //! Linear layers, by the fastest of libtorch's paths for them.
 
-#[cfg(target_arch = "x86_64")]
-use std::sync::LazyLock;
-
 use tch::{Device, Kind, Tensor, no_grad};
 
+use super::linear_in_f32::linear_in_f32;
 use crate::autograd::{Backward, attach_backward};
+use crate::cpu_features::{prefers_f32_products, prefers_mkl};
 use crate::ffi::{self, as_raw};
 use crate::kernels::libtorch::{sum_rows, sums_by_product};
 use crate::threads::SignalMask;
 use crate::{Error, guard};
 
-/// oneDNN first copies the weight into a layout of its own. With fewer rows than this, the copy
-/// takes longer than the product.
-const MIN_ROWS_FOR_ONEDNN: usize = 64;
+/// oneDNN first copies the weight into a layout of its own, and products in f32 need it in f32. With fewer rows than
+/// this, the copy takes longer than the product.
+const MIN_ROWS: usize = 64;
 
 /// x W^T + b of x [..., K], with W [N, K] and b `[N]`: [..., N].
 ///
 /// libtorch computes f32 products on a CPU by MKL, which is at its best on Intel's CPUs. On others
-/// oneDNN, which computes libtorch's convolutions, is a tenth faster (docs/performance.md).
+/// oneDNN, which computes libtorch's convolutions, is a tenth faster. Where a CPU is slower in bf16 than in f32,
+/// products of bf16 are computed in f32 (docs/performance.md).
 ///
 /// # Errors
 /// If shapes or dtypes do not fit each other, or memory does not suffice.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
+    if prefers_f32_products(x) && weight.kind() == x.kind() && rows_of(x) >= MIN_ROWS {
+        return linear_in_f32(x, weight, bias);
+    }
     let output = if prefers_onednn(x, weight) {
         onednn_linear(x, weight, bias)?
     } else if bias.is_some() && sums_by_product(x) {
@@ -38,8 +41,11 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 fn prefers_onednn(x: &Tensor, weight: &Tensor) -> bool {
     let is_f32_on_cpu =
         [x, weight].iter().all(|tensor| tensor.device() == Device::Cpu && tensor.kind() == Kind::Float);
-    let rows = x.numel() / x.size().last().map_or(1, |width| (*width).max(1) as usize);
-    is_f32_on_cpu && rows >= MIN_ROWS_FOR_ONEDNN && !prefers_mkl()
+    is_f32_on_cpu && rows_of(x) >= MIN_ROWS && !prefers_mkl()
+}
+
+fn rows_of(x: &Tensor) -> usize {
+    x.numel() / x.size().last().map_or(1, |width| (*width).max(1) as usize)
 }
 
 struct Linear;
@@ -113,23 +119,6 @@ fn onednn_linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<T
     let bias = bias.map_or(std::ptr::null_mut(), as_raw);
     // SAFETY: live tensors; the shim keeps none past the call.
     ffi::make_tensor("linear", |out| unsafe { ffi::tm_onednn_linear(as_raw(x), as_raw(weight), bias, out) })
-}
-
-/// Whether the CPU is Intel's. The vendor is read once, because in a virtual machine the
-/// instruction traps to the host and takes long.
-#[cfg(target_arch = "x86_64")]
-fn prefers_mkl() -> bool {
-    static IS_INTEL: LazyLock<bool> = LazyLock::new(|| {
-        let found = std::arch::x86_64::__cpuid(0);
-        [found.ebx, found.edx, found.ecx] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
-    });
-    *IS_INTEL
-}
-
-/// On other architectures libtorch has no MKL, and its only path is the best.
-#[cfg(not(target_arch = "x86_64"))]
-fn prefers_mkl() -> bool {
-    true
 }
 
 #[cfg(test)]

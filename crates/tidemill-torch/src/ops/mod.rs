@@ -7,6 +7,7 @@ mod geglu;
 mod group_norm;
 mod layer_norm;
 mod linear;
+mod linear_in_f32;
 mod memory_format;
 
 pub use adamw::{adamw_step, squared_norm};
