@@ -78,14 +78,55 @@ pub struct SampleShape {
     pub has_time_ids: bool,
 }
 
-/// Elements of one sample that are in memory during a backward pass. The pass frees what the forward pass kept, and
-/// makes the weights' gradients, so memory is fullest at its start or at its end.
+/// What there is at a moment of a backward pass, which frees what the forward pass kept, and makes the weights'
+/// gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activations {
-    /// At the start: all that the forward pass kept.
-    pub at_start: u64,
-    /// At the end: what the first layer kept. There are all gradients then.
-    pub at_end: u64,
+    /// Elements of one sample's activations. Each takes the bytes of the network's arithmetic, 2 in bf16.
+    pub elements: u64,
+    /// Parameters that have their gradients.
+    pub gradients: u64,
+}
+
+/// A layer whose backward pass needs memory, for [`list_moments`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LayerMemory {
+    /// Elements of its input.
+    pub input: i64,
+    /// Elements that it keeps for the backward pass, its input included.
+    pub kept: i64,
+    /// Its parameters.
+    pub parameters: i64,
+}
+
+/// The moments of the backward pass through `layers`, which are in the order of the forward pass: before each layer,
+/// and the end. With gradient checkpointing a layer has only its input until its turn comes. `outside` is kept by
+/// what comes after the last layer, and `transient` what a layer's backward pass takes for a while.
+pub(crate) fn list_moments(
+    layers: &[LayerMemory],
+    outside: i64,
+    transient: i64,
+    parameters: i64,
+    use_gradient_checkpointing: bool,
+) -> Vec<Activations> {
+    let (mut before, mut without_gradients) = (0, 0);
+    let mut moments = Vec::with_capacity(layers.len() + 1);
+    let moment = |elements: i64, gradients: i64| Activations {
+        elements: (elements + transient).unsigned_abs(),
+        gradients: gradients.unsigned_abs(),
+    };
+    let first = layers.first().copied().unwrap_or_default();
+    moments.push(moment(first.kept, parameters));
+    for (index, layer) in layers.iter().enumerate() {
+        without_gradients += layer.parameters;
+        // Nothing outside has a gradient when the last layer's turn comes.
+        let is_last = index + 1 == layers.len();
+        let (outside, gradients) = if is_last { (outside, 0) } else { (0, parameters - without_gradients) };
+        let input = if use_gradient_checkpointing { layer.input } else { 0 };
+        moments.push(moment(before + input + layer.kept + outside, gradients));
+        before += if use_gradient_checkpointing { layer.input } else { layer.kept };
+    }
+    moments
 }
 
 /// A denoiser that can be trained.
@@ -110,8 +151,8 @@ pub trait TrainableDenoiser: Denoiser {
         false
     }
 
-    /// What one sample has in memory during a backward pass; `None` if nobody knows.
-    fn activations(&self, _shape: SampleShape) -> Option<Activations> {
+    /// The moments of a backward pass at which memory may be fullest; `None` if nobody knows.
+    fn activations(&self, _shape: SampleShape) -> Option<Vec<Activations>> {
         None
     }
 

@@ -103,14 +103,13 @@ impl StateBytes {
     }
 }
 
-/// Bytes of one image that are in memory during a backward pass, which frees what the forward pass kept and makes
-/// gradients. So memory is fullest at its start or at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ActivationBytes {
-    /// At the start: all that the forward pass kept.
-    pub at_start: u64,
-    /// At the end: what the first layer kept.
-    pub at_end: u64,
+/// A moment of a backward pass, which frees what the forward pass kept, and makes gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BackwardMoment {
+    /// Bytes of one image's activations.
+    pub bytes: u64,
+    /// The share of all gradients that there are, 0 to 1.
+    pub gradient_share: f64,
 }
 
 /// Memory that libraries take for their work (cuDNN, cuBLAS).
@@ -125,7 +124,7 @@ pub const RESERVED_BYTES: u64 = 2 << 30;
 pub struct GpuMemory {
     /// Weights, gradients and optimizer state.
     pub state_bytes: u64,
-    /// Activations of one image; `None` for a network whose activations are not counted.
+    /// Activations of one image at most; `None` for a network whose activations are not counted.
     pub activation_bytes_per_image: Option<u64>,
     /// The most that tensors take at a time in a step (`gpu_memory_mib` of the metrics), if known.
     pub peak_bytes: Option<u64>,
@@ -138,33 +137,37 @@ pub struct GpuMemory {
 }
 
 impl GpuMemory {
-    /// The memory of a rank with this state, whose micro-batch has `images`. `is_accumulated` says whether a step
-    /// has several micro-batches: then gradients are there from the start.
+    /// The memory of a rank with this state, whose micro-batch has `images`. `moments` are those of a backward pass at
+    /// which it may be fullest, if they are known. `is_accumulated` says whether a step has several micro-batches: then
+    /// gradients are there from the start.
     pub fn new(
         state: &StateBytes,
-        image: Option<ActivationBytes>,
+        moments: Option<&[BackwardMoment]>,
         images: u64,
         is_accumulated: bool,
         available: Option<u64>,
     ) -> Self {
-        let fixed = state.weights + state.optimizer + WORKSPACE_BYTES;
-        let first_gradients = if is_accumulated { state.gradients } else { 0 };
-        // Bytes without images, at the start and at the end of the backward pass.
-        let (start, end) = (fixed + first_gradients, fixed + state.gradients);
-        let peak_bytes =
-            image.map(|image| (start + images * image.at_start).max(end + images * image.at_end));
+        // Bytes without images.
+        let fixed = |moment: &BackwardMoment| {
+            let share = if is_accumulated { 1.0 } else { moment.gradient_share };
+            state.weights + state.optimizer + WORKSPACE_BYTES + (state.gradients as f64 * share) as u64
+        };
+        let peak = |moments: &[BackwardMoment]| {
+            moments.iter().map(|moment| fixed(moment) + images * moment.bytes).max().unwrap_or(0)
+        };
+        let all = [BackwardMoment { bytes: 0, gradient_share: 1.0 }];
         let fitting = |available: u64| {
-            let left = |fixed: u64| available.saturating_sub(fixed + RESERVED_BYTES);
-            match image {
-                Some(image) => {
-                    Some((left(start) / image.at_start.max(1)).min(left(end) / image.at_end.max(1)))
-                }
-                None => (left(start.max(end)) == 0).then_some(0),
+            let left = |moment| available.saturating_sub(fixed(moment) + RESERVED_BYTES);
+            match moments {
+                Some(moments) => moments.iter().map(|moment| left(moment) / moment.bytes.max(1)).min(),
+                None => (left(&all[0]) == 0).then_some(0),
             }
         };
+        let peak_bytes = moments.map(peak);
         Self {
             state_bytes: state.total(),
-            activation_bytes_per_image: image.map(|image| image.at_start),
+            activation_bytes_per_image: moments
+                .map(|moments| moments.iter().map(|moment| moment.bytes).max().unwrap_or(0)),
             peak_bytes,
             needed_bytes: peak_bytes.map(|bytes| bytes + RESERVED_BYTES),
             available_bytes: available,
@@ -213,13 +216,18 @@ mod tests {
     #[test]
     fn memory_is_fullest_at_the_start_or_at_the_end_of_the_backward_pass() {
         let state = StateBytes { weights: 100, gradients: 50, optimizer: 200 };
-        let image = ActivationBytes { at_start: 10, at_end: 1 };
+        let moment = |bytes, gradient_share| BackwardMoment { bytes, gradient_share };
+        let moments = [moment(10, 0.0), moment(1, 1.0)];
         let peak = |images, is_accumulated| {
-            let memory = GpuMemory::new(&state, Some(image), images, is_accumulated, None);
+            let memory = GpuMemory::new(&state, Some(&moments), images, is_accumulated, None);
             memory.peak_bytes.unwrap() - WORKSPACE_BYTES
         };
         assert_eq!([1, 5, 6, 100].map(|images| peak(images, false)), [351, 355, 360, 1300]);
         assert_eq!([1, 100].map(|images| peak(images, true)), [360, 1350]);
+        // Or in between, where a layer is large that has most of the parameters.
+        let moments = [moments[0], moment(9, 0.8), moments[1]];
+        let between = GpuMemory::new(&state, Some(&moments), 10, false, None);
+        assert_eq!(between.peak_bytes.unwrap() - WORKSPACE_BYTES, 300 + 40 + 90);
     }
 
     #[test]
@@ -227,10 +235,12 @@ mod tests {
         let state = StateBytes { weights: 1 << 30, gradients: 1 << 30, optimizer: 1 << 30 };
         let (start, available) = (1u64 << 28, 16u64 << 30);
         for at_end in [0, start / 8, start] {
-            let image = Some(ActivationBytes { at_start: start, at_end });
+            let moments = [(start, 0.0), (at_end, 1.0)]
+                .map(|(bytes, gradient_share)| BackwardMoment { bytes, gradient_share });
             for is_accumulated in [false, true] {
-                let memory =
-                    |images, available| GpuMemory::new(&state, image, images, is_accumulated, available);
+                let memory = |images, available| {
+                    GpuMemory::new(&state, Some(&moments), images, is_accumulated, available)
+                };
                 let largest = memory(8, Some(available)).largest_micro_batch.unwrap_or_default();
                 assert!(memory(largest, None).needed_bytes.unwrap() <= available);
                 assert!(memory(largest + 1, None).needed_bytes.unwrap() > available);

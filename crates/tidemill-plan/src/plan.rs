@@ -225,11 +225,11 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
     let partitions = workload.sharding.partitions(ranks, cluster.trainers.devices());
     let is_accumulated = per_rank > phase.micro_batch;
     let layout = MemoryLayout { ranks, partitions, is_accumulated, ..workload.layout };
-    let image = workload.image_costs.get(&phase.resolution).copied().unwrap_or_default();
+    let image = workload.image_costs.get(&phase.resolution).cloned().unwrap_or_default();
     let images = phase.micro_batch.min(per_rank);
     let available = cluster.trainers.node.gpu_memory.map(|gib| (gib * (1u64 << 30) as f64) as u64);
-    let memory =
-        GpuMemory::new(&StateBytes::new(&layout), image.activations, images, is_accumulated, available);
+    let (state, moments) = (StateBytes::new(&layout), image.activations.as_deref());
+    let memory = GpuMemory::new(&state, moments, images, is_accumulated, available);
     if memory.largest_micro_batch == Some(0) {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         return Err(Error::new(

@@ -1,7 +1,7 @@
 //! What cannot be planned is refused by its key; what can be is planned.
 
 use crate::config::PlanConfig;
-use crate::memory::{ActivationBytes, MemoryLayout, Sharding};
+use crate::memory::{BackwardMoment, MemoryLayout, Sharding};
 use crate::modes::Mode;
 use crate::plan::make_plan;
 use crate::storage::{RowFormat, TextFormat, TextShape};
@@ -50,8 +50,9 @@ fn workload() -> Workload {
     }
 }
 
-fn activations(bytes: u64) -> Option<ActivationBytes> {
-    Some(ActivationBytes { at_start: bytes, at_end: bytes / 8 })
+fn activations(bytes: u64) -> Option<Vec<BackwardMoment>> {
+    let moment = |bytes, gradient_share| BackwardMoment { bytes, gradient_share };
+    Some(vec![moment(bytes, 0.0), moment(bytes / 8, 1.0)])
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::{ActivationBytes, MemoryLayout, Sharding};
+use crate::memory::{BackwardMoment, MemoryLayout, Sharding};
 use crate::storage::{RowFormat, TextFormat};
 
 /// A run, as a plan sees it.
@@ -36,10 +36,10 @@ pub struct Phase {
 }
 
 /// What one image costs the network.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ImageCost {
     /// Floating-point operations, forward and backward.
     pub flops: f64,
-    /// Bytes in memory during a backward pass; `None` if they are not counted for this network.
-    pub activations: Option<ActivationBytes>,
+    /// Moments of a backward pass; `None` if activations are not counted for this network.
+    pub activations: Option<Vec<BackwardMoment>>,
 }

@@ -2,7 +2,8 @@
 
 use super::config::SD3TransformerConfig;
 use super::cost::Tokens;
-use crate::denoiser::Activations;
+use crate::denoiser::{Activations, LayerMemory, list_moments};
+use crate::params::Params;
 
 /// What a backward pass takes beside what the forward pass kept, in tensors of [tokens, width]: gradients of
 /// activations. Counted for Stable Diffusion 3's transformers.
@@ -24,27 +25,28 @@ mod kept {
     pub const MLP: i64 = 9;
 }
 
-/// The elements of one sample that are in memory during a backward pass. Each takes the bytes of the network's
-/// arithmetic, 2 in bf16.
+/// The moments of a backward pass of one sample.
 pub fn count_activations(
     config: &SD3TransformerConfig,
+    params: &Params,
     tokens: Tokens,
     use_gradient_checkpointing: bool,
-) -> Activations {
+) -> Vec<Activations> {
     let width = config.width();
-    let layer = |layer: i64| kept_by_block(config, tokens, layer) * width;
-    let transient = TRANSIENT_TENSORS * (tokens.image + tokens.text) * width;
-    let outside = kept::NORM * tokens.image * width;
-    let inputs = (tokens.image + tokens.text) * width;
-    let kept = if use_gradient_checkpointing {
-        // A block is computed again when its turn comes, the last one first. What is outside is done by then.
-        let when_computed = |i: i64| (i + 1) * inputs + layer(i);
-        (0..config.num_layers).map(when_computed).max().unwrap_or(0)
-    } else {
-        (0..config.num_layers).map(layer).sum::<i64>() + outside
-    };
-    let elements = |count: i64| (count + transient).unsigned_abs();
-    Activations { at_start: elements(kept), at_end: elements(layer(0)) }
+    let input = (tokens.image + tokens.text) * width;
+    let mut layers: Vec<LayerMemory> = (0..config.num_layers)
+        .map(|layer| LayerMemory { input, kept: kept_by_block(config, tokens, layer) * width, parameters: 0 })
+        .collect();
+    for (name, tensor) in params.named_parameters() {
+        let block = name.strip_prefix("transformer_blocks.").and_then(|rest| rest.split('.').next());
+        if let Some(layer) = block.and_then(|number| layers.get_mut(number.parse::<usize>().ok()?)) {
+            layer.parameters += tensor.numel() as i64;
+        }
+    }
+    // What comes after the last block is done when a block is computed again.
+    let outside = if use_gradient_checkpointing { 0 } else { kept::NORM * tokens.image * width };
+    let parameters = params.parameter_count() as i64;
+    list_moments(&layers, outside, TRANSIENT_TENSORS * input, parameters, use_gradient_checkpointing)
 }
 
 /// What a block keeps, in numbers of one width.

@@ -185,8 +185,9 @@ impl TrainableDenoiser for SD3Transformer2DModel {
         ("transformer", serde_json::to_value(&self.config).unwrap_or_default())
     }
 
-    fn activations(&self, shape: SampleShape) -> Option<Activations> {
-        Some(count_activations(&self.config, self.tokens(shape), self.use_gradient_checkpointing))
+    fn activations(&self, shape: SampleShape) -> Option<Vec<Activations>> {
+        let (config, checkpointing) = (&self.config, self.use_gradient_checkpointing);
+        Some(count_activations(config, &self.params, self.tokens(shape), checkpointing))
     }
 
     fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error> {

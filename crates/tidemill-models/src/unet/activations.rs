@@ -4,40 +4,39 @@ use std::collections::BTreeMap;
 
 use super::config::UNetConfig;
 use super::cost::{is_of_text, is_of_time, level_of, matrices, pixels_per_level};
-use crate::denoiser::Activations;
+use crate::denoiser::{Activations, LayerMemory, list_moments};
 use crate::params::Params;
 
 /// What a backward pass takes beside what the forward pass kept, in tensors of the outermost level: gradients of
 /// activations, and operands that are concatenated or converted. Counted for Stable Diffusion 2's U-Net.
 const TRANSIENT_TENSORS: i64 = 9;
 
-/// The elements of one sample that are in memory during a backward pass, for latents of this height and width and
-/// this number of text tokens. Each takes the bytes of the network's arithmetic, 2 in bf16.
+/// The moments of a backward pass of one sample, for latents of this height and width and this number of text tokens.
 pub fn count_activations(
     config: &UNetConfig,
     params: &Params,
     size: (i64, i64),
     tokens: i64,
     use_gradient_checkpointing: bool,
-) -> Activations {
-    let parts = kept_by_part(config, params, size, tokens);
+) -> Vec<Activations> {
+    let kept = kept_by_part(config, params, size, tokens);
+    let mut parameters: BTreeMap<String, i64> = BTreeMap::new();
+    for (name, tensor) in params.named_parameters() {
+        *parameters.entry(part_of(&name)).or_insert(0) += tensor.numel() as i64;
+    }
     let pixels = pixels_per_level(config, size);
+    let part = |parts: &BTreeMap<String, i64>, name: &str| parts.get(name).copied().unwrap_or(0);
+    let layers: Vec<LayerMemory> = layers_in_order(config, &pixels)
+        .into_iter()
+        .map(|(name, input)| LayerMemory {
+            input,
+            kept: part(&kept, &name),
+            parameters: part(&parameters, &name),
+        })
+        .collect();
     let transient = TRANSIENT_TENSORS * pixels[0] * config.block_out_channels[0];
-    let part = |name: &str| parts.get(name).copied().unwrap_or(0);
-    let outside = part("");
-    let kept = if use_gradient_checkpointing {
-        // Layers are computed again from the last one to the first, which then have only their inputs.
-        let mut inputs = 0;
-        let when_computed = |(name, input): (String, i64)| {
-            inputs += input;
-            inputs + part(&name)
-        };
-        outside + layers_in_order(config, &pixels).map(when_computed).max().unwrap_or(0)
-    } else {
-        parts.values().sum()
-    };
-    let elements = |count: i64| (count + transient).unsigned_abs();
-    Activations { at_start: elements(kept), at_end: elements(part("down_blocks.0.0")) }
+    let all = parameters.values().sum();
+    list_moments(&layers, part(&kept, ""), transient, all, use_gradient_checkpointing)
 }
 
 /// What the forward pass keeps, by the layer to which it belongs; "" for what is in none. Layers are the
@@ -91,7 +90,7 @@ fn part_of(name: &str) -> String {
 
 /// All layers in the order of the forward pass, with the elements of their inputs. The skip connections, which the
 /// upward path takes as well, are inputs on the downward path already.
-fn layers_in_order(config: &UNetConfig, pixels: &[i64]) -> impl Iterator<Item = (String, i64)> {
+fn layers_in_order(config: &UNetConfig, pixels: &[i64]) -> Vec<(String, i64)> {
     let (channels, layers) = (&config.block_out_channels, config.layers_per_block);
     let innermost = channels.len() - 1;
     let on_level = |level: usize, layer: i64, first: usize| {
@@ -109,5 +108,5 @@ fn layers_in_order(config: &UNetConfig, pixels: &[i64]) -> impl Iterator<Item = 
             (format!("up_blocks.{block}.{layer}"), on_level(level, layer, (level + 1).min(innermost)))
         })
     });
-    down.chain(middle).chain(up).collect::<Vec<_>>().into_iter()
+    down.chain(middle).chain(up).collect()
 }

@@ -228,7 +228,7 @@ impl TrainableDenoiser for UNet2DConditionModel {
         prefers_channels_last(self.params.device(), kind)
     }
 
-    fn activations(&self, shape: SampleShape) -> Option<Activations> {
+    fn activations(&self, shape: SampleShape) -> Option<Vec<Activations>> {
         let SampleShape { latents: [_, height, width], text: [tokens, _], .. } = shape;
         let checkpointing = self.use_gradient_checkpointing;
         Some(count_activations(&self.config, &self.params, (height, width), tokens, checkpointing))

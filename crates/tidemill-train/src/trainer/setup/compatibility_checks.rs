@@ -74,7 +74,10 @@ pub(super) fn row_costs(spec: &TrainSpec, dataset: &DatasetSpec) -> Result<BTree
         let forward = spec.denoiser.forward_flops(row).map_err(|error| Error::Dataset(error.to_string()))?;
         let cost = RowCost {
             flops: 3.0 * forward as f64,
-            activation_elements: spec.denoiser.activations(row).map(|elements| elements.at_start),
+            activation_elements: spec
+                .denoiser
+                .activations(row)
+                .and_then(|moments| moments.iter().map(|moment| moment.elements).max()),
         };
         Ok((*bucket, cost))
     };

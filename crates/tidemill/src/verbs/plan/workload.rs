@@ -9,7 +9,7 @@ use tidemill_models::{
     Activations, DenoiserConfig, ParamInit, SampleShape, TextWidths, TrainableDenoiser, UNetConfig, VaeConfig,
 };
 use tidemill_plan::Workload;
-use tidemill_plan::memory::{ActivationBytes, MemoryLayout, default_bucket_bytes};
+use tidemill_plan::memory::{BackwardMoment, MemoryLayout, default_bucket_bytes};
 use tidemill_plan::storage::{RowFormat, TextFormat, TextShape};
 use tidemill_plan::workload::{ImageCost, Phase};
 use tidemill_train::Precision;
@@ -124,9 +124,13 @@ fn read_models(run: &Run) -> Result<Models> {
 fn image_cost(network: &dyn TrainableDenoiser, shape: SampleShape, element_bytes: u64) -> Result<ImageCost> {
     // A backward pass has twice as many as a forward pass.
     let flops = 3.0 * network.forward_flops(shape)? as f64;
-    let activations = network.activations(shape).map(|Activations { at_start, at_end }| ActivationBytes {
-        at_start: element_bytes * at_start,
-        at_end: element_bytes * at_end,
+    let parameters = network.params().parameter_count().max(1) as f64;
+    let activations = network.activations(shape).map(|moments| {
+        let moment = |moment: Activations| BackwardMoment {
+            bytes: element_bytes * moment.elements,
+            gradient_share: moment.gradients as f64 / parameters,
+        };
+        moments.into_iter().map(moment).collect()
     });
     Ok(ImageCost { flops, activations })
 }
