@@ -45,6 +45,8 @@ def measure(folder: Path, model: Path, env: dict, pixels: int, checkpointing: bo
         **gpu.preprocessing(setting),
         "output": str(folder / "out"),
         "train.precision": "bf16",
+        # For transformers, as the default is.
+        "encode.max_sequence_length": 256,
         "train.gradient_checkpointing": checkpointing,
         "train.cuda_graph": False,
         "train.not_finite": "skip",

@@ -83,6 +83,17 @@ def test_diffusers_transformer_trains_like_the_native_one(models, pairs, dataset
     assert flops[0] == pytest.approx(flops[1], rel=1e-9)
 
 
+def test_norms_in_f32_beside_bf16(models, pairs, dataset, tmp_path):
+    """The norms of queries and keys, too, have weights in f32."""
+    bf16 = {"train.precision": "bf16", "train.norm_precision": "f32"}
+    few = training.phase(2)
+    losses = [
+        [line["loss"] for line in train(models, pairs, dataset, tmp_path / name, **few, **more)]
+        for name, more in (("f32", {}), ("bf16", bf16))
+    ]
+    np.testing.assert_allclose(*losses, rtol=0.02)
+
+
 def test_two_ranks_train_like_one(models, pairs, dataset, tmp_path):
     """Weights are gathered module by module while the forward pass runs, also with gradient checkpointing."""
     run = settings(models, pairs, None, **{"train.gradient_checkpointing": True})

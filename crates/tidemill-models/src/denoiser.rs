@@ -93,7 +93,7 @@ pub struct Activations {
 pub(crate) struct LayerMemory {
     /// Elements of its input.
     pub input: i64,
-    /// Elements that it keeps for the backward pass, its input included.
+    /// Elements that it keeps for the backward pass; with gradient checkpointing beside its input.
     pub kept: i64,
     /// Its parameters.
     pub parameters: i64,

@@ -86,6 +86,8 @@ impl RmsNorm {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        x.rms_norm(self.weight.size(), Some(&self.weight), self.eps)
+        // In the dtype of the weight, as libtorch's fused kernel needs it.
+        let normed = x.to_kind(self.weight.kind()).rms_norm(self.weight.size(), Some(&self.weight), self.eps);
+        normed.to_kind(x.kind())
     }
 }

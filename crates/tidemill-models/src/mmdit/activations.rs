@@ -35,7 +35,12 @@ pub fn count_activations(
     let width = config.width();
     let input = (tokens.image + tokens.text) * width;
     let mut layers: Vec<LayerMemory> = (0..config.num_layers)
-        .map(|layer| LayerMemory { input, kept: kept_by_block(config, tokens, layer) * width, parameters: 0 })
+        .map(|layer| {
+            // A block that is computed again has its input already.
+            let in_memory = if use_gradient_checkpointing { input } else { 0 };
+            let kept = kept_by_block(config, tokens, layer) * width - in_memory;
+            LayerMemory { input, kept, parameters: 0 }
+        })
         .collect();
     for (name, tensor) in params.named_parameters() {
         let block = name.strip_prefix("transformer_blocks.").and_then(|rest| rest.split('.').next());

@@ -134,6 +134,7 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
         "euler_at_final",
         "final_sigmas_type",
         "algorithm_type",
+        "time_shift_type",
         "base_shift",
         "max_shift",
         "base_image_seq_len",
@@ -148,7 +149,6 @@ const ACCEPTED: AcceptedKeys = AcceptedKeys {
         ("use_lu_lambdas", &["false", "null"]),
         ("use_flow_sigmas", &["false", "null"]),
         ("use_dynamic_shifting", &["false"]),
-        ("time_shift_type", &["\"exponential\""]),
         ("invert_sigmas", &["false"]),
         ("shift_terminal", &["null"]),
         ("stochastic_sampling", &["false"]),
@@ -168,6 +168,7 @@ impl SchedulerConfig {
     /// If it is missing, malformed, or names an option that is not supported.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut object = config_file::read_object(path)?;
+        check_class_options(path, &object)?;
         add_class_defaults(&mut object);
         let uses_flow_sigmas = take_flow_sigmas(&mut object);
         let read: Self = config_file::parse(path, object, &ACCEPTED)?;
@@ -182,8 +183,8 @@ impl SchedulerConfig {
             let allowed = "it must be true with `prediction_type` = \"flow_prediction\", and false without";
             return unsupported("use_flow_sigmas", uses_flow_sigmas.to_string(), allowed);
         }
-        let problem = read.flow_shift.find_problem().or_else(|| read.edm?.find_problem());
-        match problem {
+        let of_shift = read.flow_shift.find_problem().map(|problem| format!("shift: {problem}"));
+        match of_shift.or_else(|| read.edm?.find_problem()) {
             Some(message) => Err(Error::Json { path: path.into(), message }),
             None => Ok(read),
         }
@@ -275,6 +276,26 @@ pub enum SchedulerForm {
     },
     /// `StableDiffusion3Pipeline`, which samples rectified flow only.
     StableDiffusion3Pipeline,
+}
+
+/// Refuses options that count for some classes only, where others have them as settings of samplers.
+fn check_class_options(path: &Path, object: &Map<String, Value>) -> Result<(), Error> {
+    let is_edm =
+        object.get("_class_name").and_then(Value::as_str).is_some_and(|name| name.starts_with("EDM"));
+    let has_dynamic_shift = object.get("use_dynamic_shifting") == Some(&Value::Bool(true));
+    for (counts, key, allowed) in
+        [(has_dynamic_shift, "time_shift_type", "exponential"), (is_edm, "final_sigmas_type", "zero")]
+    {
+        if let Some(value) = object.get(key).filter(|value| counts && *value != allowed) {
+            return Err(Error::Unsupported {
+                path: path.into(),
+                key: key.into(),
+                value: value.to_string(),
+                allowed: format!("it must be \"{allowed}\""),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Adds the defaults that differ between scheduler classes: a file may omit a key that has the

@@ -74,7 +74,7 @@ impl EdmConfig {
     pub fn nearest_timestep(&self, sigma: f64, count: i64) -> i64 {
         let [min, max, this] = [self.sigma_min, self.sigma_max, sigma].map(|sigma| self.warp(sigma));
         let place = (this - max) / (min - max);
-        let from_last = (place * count as f64).round() as i64;
+        let from_last = (place.clamp(0.0, 1.0) * count as f64).round() as i64;
         (count - 1 - from_last).clamp(0, count - 1)
     }
 
@@ -87,8 +87,13 @@ impl EdmConfig {
             ));
         }
         let named = [("sigma_data", sigma_data), ("rho", rho)];
-        let bad = named.iter().find(|(_, value)| !(*value > 0.0 && value.is_finite()));
-        bad.map(|(key, value)| format!("{key} = {value} must be a positive number"))
+        if let Some((key, value)) = named.iter().find(|(_, value)| !(*value > 0.0 && value.is_finite())) {
+            return Some(format!("{key} = {value} must be a positive number"));
+        }
+        // A very small rho, whose powers no f64 holds.
+        let ends = [0.0, 1.0].map(|place| self.sigma(place));
+        let is_bad = ends.iter().any(|sigma| !(*sigma > 0.0 && sigma.is_finite()));
+        is_bad.then(|| format!("rho = {rho} gives noise levels that are no numbers; 7 is usual"))
     }
 }
 
@@ -106,6 +111,7 @@ mod tests {
                 assert_eq!(edm.nearest_timestep(f64::from(*sigma), 50), timestep as i64);
             }
             assert_eq!([1e-9, 1e9].map(|sigma| edm.nearest_timestep(sigma, 50)), [0, 49]);
+            assert_eq!([0.0, f64::INFINITY].map(|sigma| edm.nearest_timestep(sigma, 50)), [0, 49]);
         }
     }
 
@@ -118,6 +124,7 @@ mod tests {
             (EdmConfig { sigma_max: 0.001, ..good }, "sigma_max"),
             (EdmConfig { sigma_data: f64::NAN, ..good }, "sigma_data"),
             (EdmConfig { rho: -1.0, ..good }, "rho"),
+            (EdmConfig { rho: 0.005, ..good }, "rho"),
         ] {
             assert!(bad.find_problem().unwrap().contains(key));
         }

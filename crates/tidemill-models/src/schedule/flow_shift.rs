@@ -42,6 +42,9 @@ impl Default for DynamicShift {
     }
 }
 
+/// The largest magnitude of mu: a shift of exp(10), 22,026.
+const MAX_MU: f64 = 10.0;
+
 impl FlowShift {
     /// The noise levels as they are.
     pub const NONE: Self = Self::Fixed(1.0);
@@ -119,9 +122,12 @@ impl DynamicShift {
                  {max_image_seq_len}"
             ));
         }
-        let is_bad = [base_shift, max_shift].iter().any(|shift| !shift.is_finite());
-        is_bad
-            .then(|| format!("base_shift = {base_shift} and max_shift = {max_shift} must be finite numbers"))
+        let is_bad = [base_shift, max_shift].iter().any(|shift| !(-MAX_MU..=MAX_MU).contains(shift));
+        is_bad.then(|| {
+            format!(
+                "base_shift = {base_shift} and max_shift = {max_shift} must be between -{MAX_MU} and {MAX_MU}"
+            )
+        })
     }
 }
 

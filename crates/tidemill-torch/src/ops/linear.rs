@@ -10,9 +10,12 @@ use crate::kernels::libtorch::{sum_rows, sums_by_product};
 use crate::threads::SignalMask;
 use crate::{Error, guard};
 
-/// oneDNN first copies the weight into a layout of its own, and products in f32 need it in f32. With fewer rows than
-/// this, the copy takes longer than the product.
-const MIN_ROWS: usize = 64;
+/// oneDNN first copies the weight into a layout of its own. With fewer rows than this, the copy
+/// takes longer than the product.
+const MIN_ROWS_FOR_ONEDNN: usize = 64;
+
+/// With fewer rows than this, converting a bf16 weight takes longer than a product in f32 saves.
+const MIN_ROWS_FOR_F32: usize = 128;
 
 /// x W^T + b of x [..., K], with W [N, K] and b `[N]`: [..., N].
 ///
@@ -23,7 +26,7 @@ const MIN_ROWS: usize = 64;
 /// # Errors
 /// If shapes or dtypes do not fit each other, or memory does not suffice.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
-    if prefers_f32_products(x) && weight.kind() == x.kind() && rows_of(x) >= MIN_ROWS {
+    if prefers_f32_products(x) && weight.kind() == x.kind() && rows_of(x) >= MIN_ROWS_FOR_F32 {
         return linear_in_f32(x, weight, bias);
     }
     let output = if prefers_onednn(x, weight) {
@@ -41,7 +44,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 fn prefers_onednn(x: &Tensor, weight: &Tensor) -> bool {
     let is_f32_on_cpu =
         [x, weight].iter().all(|tensor| tensor.device() == Device::Cpu && tensor.kind() == Kind::Float);
-    is_f32_on_cpu && rows_of(x) >= MIN_ROWS && !prefers_mkl()
+    is_f32_on_cpu && rows_of(x) >= MIN_ROWS_FOR_ONEDNN && !prefers_mkl()
 }
 
 fn rows_of(x: &Tensor) -> usize {

@@ -1,6 +1,8 @@
 //! The identity of a run: what a run must have in common with a checkpoint to resume from it or to
 //! export it.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use tidemill_models::{SchedulerConfig, TextJoin};
 use tidemill_store::{DatasetSpec, ModelDigests};
@@ -69,8 +71,10 @@ pub fn is_same_identity(key: &str, stored: Option<&Value>, now: &Value) -> bool 
 pub(crate) fn describe_change(key: &str, stored: Option<&Value>, now: &Value) -> String {
     match (stored.map(|stored| without_sampling(key, stored)), without_sampling(key, now)) {
         (Some(Value::Object(stored)), Value::Object(now)) => {
-            let changed = now.iter().filter(|(entry, now)| stored.get(*entry) != Some(now));
-            let settings = changed.map(|(entry, _)| {
+            // Settings that are off have no entry.
+            let entries: BTreeSet<&String> = stored.keys().chain(now.keys()).collect();
+            let changed = entries.into_iter().filter(|entry| stored.get(*entry) != now.get(*entry));
+            let settings = changed.map(|entry| {
                 let setting = ONLINE_SETTINGS.iter().find(|(name, _)| key == "online" && name == entry);
                 setting.map_or(entry.as_str(), |(_, setting)| setting)
             });

@@ -43,8 +43,9 @@ fn refuse_settings_without_effect(train: &TrainConfig, config: &SchedulerConfig)
         "has an effect only with train.prediction = \"flow_prediction\"; remove it, or set that";
     let flow_ends_in_noise = "has no effect with train.prediction = \"flow_prediction\", whose last timestep is \
                               pure noise anyway; remove it";
-    let edm_has_levels = "has no effect with train.edm, which has noise levels of its own; remove it";
-    let edm_is_no_flow = "does not fit with train.prediction = \"flow_prediction\"; remove one of them";
+    let edm_has_levels = "has no effect with EDM (train.edm, or the model's scheduler), which has noise levels of its own; remove it";
+    let edm_is_no_flow = "does not fit with \"flow_prediction\" (train.prediction, or the model's scheduler): remove \
+                          it, or set train.prediction = \"epsilon\"";
     let log_normal_needs_edm =
         "log_normal is a distribution of EDM's noise levels; set train.edm = {}, or use logit_normal";
     let checks = [

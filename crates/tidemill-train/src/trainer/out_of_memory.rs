@@ -53,7 +53,7 @@ pub(super) struct StepMemory {
     pub gradient_checkpointing: bool,
     /// Bytes that tensors take between two steps.
     pub state_bytes: u64,
-    /// Bytes of a sample in memory when the backward pass starts, if known.
+    /// The most bytes of a sample that are in memory in the backward pass, if known.
     pub sample_bytes: Option<u64>,
     /// Bytes of the GPU's memory.
     pub total_bytes: u64,

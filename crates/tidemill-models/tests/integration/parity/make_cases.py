@@ -25,9 +25,8 @@ def main():
         networks.unet_case(rng, index, out / "unet" / f"{index:02}", is_flow, is_xl)
     for index in range(12):
         transformer_networks.transformer_case(rng, index, out / "transformer" / f"{index:02}")
-    for index in range(6):
-        networks.vae_case(rng, index, out / "vae" / f"{index:02}")
     for index in range(12):
+        networks.vae_case(rng, index, out / "vae" / f"{index:02}")
         networks.text_case(rng, index, out / "text" / f"{index:02}")
         networks.t5_case(rng, index, out / "t5" / f"{index:02}")
     for index in range(4):
