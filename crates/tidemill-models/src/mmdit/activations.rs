@@ -7,7 +7,7 @@ use crate::params::Params;
 
 /// What a backward pass takes beside what the forward pass kept, in tensors of [tokens, width]: gradients of
 /// activations. Counted for Stable Diffusion 3's transformers.
-const TRANSIENT_TENSORS: i64 = 9;
+const TRANSIENT_TENSORS: i64 = 5;
 
 /// Tensors of [tokens, width] that a sequence's layers keep, as inputs of linear layers, norms and products.
 mod kept {
