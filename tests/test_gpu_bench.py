@@ -91,7 +91,7 @@ def test_gpu_bench_keeps_earlier_results(tmp_path, monkeypatch, capsys):
 
         log = tmp_path / "run" / "log"
         monkeypatch.setattr(gpu_bench, "SIDES", {name: command(script) for name, script in sides.items()})
-        size = {"pixels": [pixels], "batch": [4], "steps": steps, "channels": 64, "text": 64}
+        size = {"model": "sd2", "pixels": [pixels], "batch": [4], "steps": steps, "channels": 64, "text": 64}
         limits = {"limit_s": 60, "started": time.time() - gone_s, "side_limit_s": 5}
         gpu_bench.bench(Namespace(folder=tmp_path, device="cpu", sides=list(sides), **size, **limits))
 
