@@ -54,7 +54,7 @@ impl Timesteps {
         self.len() == 0
     }
 
-    /// The timestep of a step for `n` samples: [n], i64 or f32.
+    /// The timestep of a step for `n` samples: `[n]`, i64 or f32.
     pub fn batch(&self, step: usize, n: i64, device: Device) -> Tensor {
         match self {
             Self::Discrete(timesteps) => Tensor::full([n], timesteps[step], (Kind::Int64, device)),

@@ -20,7 +20,7 @@ impl<'a> NoiseLevels<'a> {
         Self { config, timesteps, values }
     }
 
-    /// The timesteps as the network takes them, [N]: i64 from 0, for rectified flow sigma T, f32, and for EDM a
+    /// The timesteps as the network takes them, `[N]`: i64 from 0, for rectified flow sigma T, f32, and for EDM a
     /// quarter of sigma's logarithm, f32.
     pub fn network_timesteps(&self) -> Tensor {
         match self.config.process() {
@@ -60,7 +60,7 @@ impl<'a> NoiseLevels<'a> {
         }
     }
 
-    /// Min-SNR loss weights [N], f32, so that timesteps with little noise do not dominate the loss: min(SNR,
+    /// Min-SNR loss weights `[N]`, f32, so that timesteps with little noise do not dominate the loss: min(SNR,
     /// `gamma`) times what an error of the predicted latents is for one of the prediction. With the
     /// signal-to-noise ratio SNR that is min(SNR, `gamma`) / SNR where the network predicts the noise, min(SNR,
     /// `gamma`) / (SNR + 1) for v, and min(SNR, `gamma`) sigma^2 for rectified flow (Hang et al., *Efficient

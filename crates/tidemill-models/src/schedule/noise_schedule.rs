@@ -37,7 +37,7 @@ impl NoiseSchedule {
         matches!(self.config.process(), NoiseProcess::Diffusion).then_some(&self.table)
     }
 
-    /// The noise levels of rows at `timesteps` [N], i64, from 0. Images of `image_seq_len` tokens
+    /// The noise levels of rows at `timesteps` `[N]`, i64, from 0. Images of `image_seq_len` tokens
     /// ([`Denoiser::image_seq_len`](crate::Denoiser::image_seq_len)) decide on a dynamic shift.
     pub fn levels(&self, timesteps: &Tensor, image_seq_len: i64) -> NoiseLevels<'_> {
         let values = self.table.index_select(0, timesteps);

@@ -24,7 +24,7 @@ pub struct Args {
     /// The run file and its overrides.
     #[command(flatten)]
     pub run: RunArgs,
-    /// A TOML file with the keys of [plan], in place of that section.
+    /// A TOML file with the keys of `[plan]`, in place of that section.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
     /// Rates of your machines: a file of `tidemill bench train` and `bench encode`, or the output
