@@ -25,7 +25,7 @@ type Wins = [[f64; MAX_MODELS]; MAX_MODELS];
 /// The number of entries of [`Wins`], which the bootstrap adds up.
 const NUM_WINS: usize = MAX_MODELS * MAX_MODELS;
 
-/// The strengths of `models` models, at most [`MAX_MODELS`], that make the wins most likely.
+/// The strengths of `models` models, at most `MAX_MODELS`, that make the wins most likely.
 ///
 /// Source: Hunter, "MM algorithms for generalized Bradley-Terry models" (2004).
 pub fn fit_strengths(wins: &Wins, models: usize) -> [f64; MAX_MODELS] {

@@ -14,7 +14,7 @@ pub fn text_column(column: TextColumn) -> String {
     if column == TextColumn::FIRST { TEXT.to_owned() } else { column.to_string() }
 }
 
-/// The column of sizes of image and crop at a resolution, i32 [6]: [`crate::TensorSpec::time_ids`].
+/// The column of sizes of image and crop at a resolution, i32 `[6]`: [`crate::TensorSpec::time_ids`].
 pub fn time_ids_column(resolution: u32) -> String {
     format!("time_ids_{resolution}")
 }

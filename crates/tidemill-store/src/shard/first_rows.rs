@@ -18,7 +18,7 @@ pub struct Tensors {
     /// The columns [`DatasetSpec::text_columns`](crate::DatasetSpec::text_columns): n x the shape of each, f16 or
     /// i32.
     pub text: Vec<Vec<u8>>,
-    /// `time_ids_R`: n x [6], i32; empty if the dataset has none.
+    /// `time_ids_R`: n x `[6]`, i32; empty if the dataset has none.
     pub time_ids: Vec<u8>,
 }
 

@@ -26,7 +26,7 @@ pub struct Batch {
     /// The columns [`crate::DatasetSpec::text_columns`], in order: n x the shape of each, f16 or i32 little-endian,
     /// row-major.
     pub text: Vec<Buffer>,
-    /// The column `time_ids_R`, n x [6], i32 little-endian; `None` if the dataset has none.
+    /// The column `time_ids_R`, n x `[6]`, i32 little-endian; `None` if the dataset has none.
     pub time_ids: Option<Buffer>,
 }
 
