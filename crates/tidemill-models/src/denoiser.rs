@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
-use crate::{Error, Params};
+use crate::{Activations, Error, Params};
 
 /// A network that predicts noise or velocity from noisy latents, as the prediction type of its
 /// schedule says. The U-Net of this crate is one; other networks can take its place.
 pub trait Denoiser {
-    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: `[N]`, i64, or f32 for rectified flow and EDM. Returns [N, C, h, w] in the dtype of
-    /// `sample`.
+    /// `sample`: noisy latents [N, C, h, w]; `timesteps`: `[N]`, i64, or f32 for rectified flow and EDM. Returns
+    /// [N, C, h, w] in the dtype of `sample`.
     fn denoise(&self, sample: &Tensor, timesteps: &Tensor, conditions: &Conditions) -> Tensor;
 
     /// Tokens of an image whose latents have this height and width: the patches of a transformer. A U-Net has as
@@ -76,57 +76,6 @@ pub struct SampleShape {
     pub pooled: Option<i64>,
     /// Whether there are [time ids](Conditions::time_ids).
     pub has_time_ids: bool,
-}
-
-/// What there is at a moment of a backward pass, which frees what the forward pass kept, and makes the weights'
-/// gradients.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Activations {
-    /// Elements of one sample's activations. Each takes the bytes of the network's arithmetic, 2 in bf16.
-    pub elements: u64,
-    /// Parameters that have their gradients.
-    pub gradients: u64,
-}
-
-/// A layer whose backward pass needs memory, for [`list_moments`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LayerMemory {
-    /// Elements of its input.
-    pub input: i64,
-    /// Elements that it keeps for the backward pass; with gradient checkpointing beside its input.
-    pub kept: i64,
-    /// Its parameters.
-    pub parameters: i64,
-}
-
-/// The moments of the backward pass through `layers`, which are in the order of the forward pass: before each layer,
-/// and the end. With gradient checkpointing a layer has only its input until its turn comes. `outside` is kept by
-/// what comes after the last layer, and `transient` what a layer's backward pass takes for a while.
-pub(crate) fn list_moments(
-    layers: &[LayerMemory],
-    outside: i64,
-    transient: i64,
-    parameters: i64,
-    use_gradient_checkpointing: bool,
-) -> Vec<Activations> {
-    let (mut before, mut without_gradients) = (0, 0);
-    let mut moments = Vec::with_capacity(layers.len() + 1);
-    let moment = |elements: i64, gradients: i64| Activations {
-        elements: (elements + transient).unsigned_abs(),
-        gradients: gradients.unsigned_abs(),
-    };
-    let first = layers.first().copied().unwrap_or_default();
-    moments.push(moment(first.kept, parameters));
-    for (index, layer) in layers.iter().enumerate() {
-        without_gradients += layer.parameters;
-        // Nothing outside has a gradient when the last layer's turn comes.
-        let is_last = index + 1 == layers.len();
-        let (outside, gradients) = if is_last { (outside, 0) } else { (0, parameters - without_gradients) };
-        let input = if use_gradient_checkpointing { layer.input } else { 0 };
-        moments.push(moment(before + input + layer.kept + outside, gradients));
-        before += if use_gradient_checkpointing { layer.input } else { layer.kept };
-    }
-    moments
 }
 
 /// A denoiser that can be trained.

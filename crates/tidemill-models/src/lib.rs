@@ -10,6 +10,7 @@
 //! Forward passes use `tch`'s panicking operators, because they fail only if memory runs out or an
 //! input has the wrong shape. Wrap the whole step or batch in [`tidemill_torch::guard`].
 
+mod activations;
 mod clip;
 mod denoiser;
 mod denoiser_config;
@@ -27,8 +28,9 @@ mod text_encoder;
 mod unet;
 mod vae;
 
+pub use activations::Activations;
 pub use clip::{ClipConfig, ClipModel, ClipVisionConfig};
-pub use denoiser::{Activations, Conditions, Denoiser, SampleShape, TrainableDenoiser};
+pub use denoiser::{Conditions, Denoiser, SampleShape, TrainableDenoiser};
 pub use denoiser_config::DenoiserConfig;
 pub use dinov2::{Dinov2Config, Dinov2Model};
 pub use error::Error;

@@ -2,7 +2,7 @@
 
 use super::config::SD3TransformerConfig;
 use super::cost::Tokens;
-use crate::denoiser::{Activations, LayerMemory, list_moments};
+use crate::activations::{Activations, LayerMemory, list_moments};
 use crate::params::Params;
 
 /// What a backward pass takes beside what the forward pass kept, in tensors of [tokens, width]: gradients of

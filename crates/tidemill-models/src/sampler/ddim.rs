@@ -60,7 +60,7 @@ impl Ddim {
     pub fn step(&self, step: usize, output: &Tensor, sample: &Tensor) -> Tensor {
         let [before, after] = self.levels[step];
         let latents = self.prediction.latents(before, output, sample);
-        let noise = self.prediction.noise(before, output, sample);
+        let noise = self.prediction.noise(before, output, sample, &latents);
         latents * after.alpha + noise * after.sigma
     }
 }

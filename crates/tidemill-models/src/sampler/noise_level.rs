@@ -57,14 +57,15 @@ impl Prediction {
         }
     }
 
-    /// The noise that the network's `output` for `sample` at this level implies.
-    pub fn noise(self, level: NoiseLevel, output: &Tensor, sample: &Tensor) -> Tensor {
+    /// The noise that the network's `output` for `sample` at this level implies, whose [`latents`](Self::latents)
+    /// are known.
+    pub fn noise(self, level: NoiseLevel, output: &Tensor, sample: &Tensor, latents: &Tensor) -> Tensor {
         let NoiseLevel { alpha, sigma } = level;
         match self {
             Self::Plain(PredictionType::Epsilon) => output.shallow_clone(),
             Self::Plain(PredictionType::VPrediction) => output * alpha + sample * sigma,
             Self::Plain(PredictionType::FlowPrediction) => sample + output * alpha,
-            Self::Edm { .. } => (sample - self.latents(level, output, sample)) / sigma,
+            Self::Edm { .. } => (sample - latents) / sigma,
         }
     }
 

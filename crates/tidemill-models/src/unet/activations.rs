@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::config::UNetConfig;
 use super::cost::{is_of_text, is_of_time, level_of, matrices, pixels_per_level};
-use crate::denoiser::{Activations, LayerMemory, list_moments};
+use crate::activations::{Activations, LayerMemory, list_moments};
 use crate::params::Params;
 
 /// What a backward pass takes beside what the forward pass kept, in tensors of the outermost level: gradients of

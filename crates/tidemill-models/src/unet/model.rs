@@ -12,7 +12,8 @@ use super::added_embedding::AddedEmbedding;
 use super::blocks::{BlockConfig, DownBlock, MidBlock, PassInputs, UpBlock, UpChannels};
 use super::config::{AddedWidths, Level, UNetConfig};
 use super::cost::count_flops;
-use crate::denoiser::{Activations, Conditions, Denoiser, SampleShape, TrainableDenoiser};
+use crate::Activations;
+use crate::denoiser::{Conditions, Denoiser, SampleShape, TrainableDenoiser};
 use crate::error::Error;
 use crate::layers::{
     Conv2d, GroupNorm, Linear, ResnetConfig, TransformerConfig, timestep_embedding, unwrap_or_panic,

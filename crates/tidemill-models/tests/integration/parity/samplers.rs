@@ -2,7 +2,7 @@
 //! whole runs.
 
 use super::cases::{cases, folder, json};
-use super::compare::Maximum;
+use super::compare::{Maximum, largest_magnitude};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::sampler::{Conditioning, Sampler, SamplerMethod, Timesteps, sample_latents};
@@ -41,8 +41,8 @@ fn timesteps_agree_with_diffusers_for_every_number_of_steps() {
 
 #[test]
 fn every_step_agrees_with_diffusers() {
-    let mut inputs = Maximum::new("inputs of the network, step by step", 3e-5);
-    let mut samples = Maximum::new("samples, step by step", 3e-5);
+    let mut inputs = Maximum::new("inputs of the network, step by step", 1e-5);
+    let mut samples = Maximum::new("samples, step by step", 1e-5);
     let cases = cases("sampler");
     for case in &cases {
         let config = SchedulerConfig::read(&case.dir.join("scheduler_config.json")).unwrap();
@@ -60,9 +60,14 @@ fn every_step_agrees_with_diffusers() {
             let at = i64::try_from(step).unwrap();
             let expected = case.tensor("inputs").get(at);
             inputs.check(&sampler.scale_input(&sample), &expected, || format!("step {step} of {about}"));
-            sample = sampler.step(&case.tensor("outputs").get(at), &sample).unwrap();
+            let found = sampler.step(&case.tensor("outputs").get(at), &sample).unwrap();
             let expected = case.tensor("samples").get(at);
-            samples.check(&sample, &expected, || format!("step {step} of {about} {config:?}"));
+            // For EDM diffusers subtracts numbers as large as the sample before the step, up to 200, and leaves 1: its
+            // own rounding is relative to them, and is not carried on.
+            let min_scale = if config.edm.is_some() { largest_magnitude(&sample) } else { 0.0 };
+            samples
+                .check_within(&found, &expected, min_scale, || format!("step {step} of {about} {config:?}"));
+            sample = if config.edm.is_some() { expected } else { found };
         }
     }
     assert_eq!(cases.len(), 104);
