@@ -39,7 +39,13 @@ def run_verb(verb: list[str], settings: dict, env: dict) -> dict:
     return json.loads(done.stdout)
 
 
-def measure(folder: Path, model: Path, env: dict, pixels: int, checkpointing: bool, batch: int) -> dict:
+# What a table's head says of `train.gradient_checkpointing`.
+MODES = {False: "", "selective": ", selective checkpointing", True: ", checkpointing"}
+
+
+def measure(
+    folder: Path, model: Path, env: dict, pixels: int, checkpointing: bool | str, batch: int
+) -> dict:
     setting = gpu.Setting(folder, model, pixels, batch, 1, "cuda:0")
     settings = {
         **gpu.preprocessing(setting),
@@ -86,13 +92,13 @@ def bench(args: argparse.Namespace) -> None:
                 make_models(folder / model, *args.model)
             else:
                 make_published_model(model, folder / model)
-            columns = [(pixels, checkpointing) for pixels in args.pixels for checkpointing in (False, True)]
+            columns = [(pixels, checkpointing) for pixels in args.pixels for checkpointing in MODES]
             rows = []
             for batch in args.batches:
                 found = [measure(folder, folder / model, env, *column, batch) for column in columns]
                 results += found
                 rows.append([str(batch), *map(cell, found)])
-            heads = ["micro-batch", *(f"{p} px{', checkpointing' if c else ''}, GiB" for p, c in columns)]
+            heads = ["micro-batch", *(f"{p} px{MODES[c]}, GiB" for p, c in columns)]
             tables.append(f"{TITLES.get(model, 'Stable Diffusion 2')}:\n\n{report.table(heads, rows)}")
     head = report.measured_on(runner.machine(), runner.versions("torch"), "Counted")
     about = f"In brackets how far the plan is off; the goal is {100 * GOAL:.0f} %."

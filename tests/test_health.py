@@ -58,6 +58,7 @@ ssize_t writev(int file, const struct iovec *parts, int n) {
 """
 
 
+@pytest.mark.slow
 def test_rank_with_slow_link_is_excluded(dataset, tmp_path):
     run = supervised(tmp_path, dataset, 5, variables=processes.preload_c_code(tmp_path, SLOW_LINK))
     result = run.succeed()

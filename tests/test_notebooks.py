@@ -14,6 +14,8 @@ RUNS = {
     "training": ({"ROWS": 200, "STEPS": 8}, 3, ["finished: False", "grid.png", "Stream(datasets="]),
     "online": ({"ROWS": 256, "STEPS": 3}, 1, ["colocated", "waiting for data", "recommended"]),
 }
+# They start clusters of Ray.
+SLOW = {"online"}
 
 
 def list_outputs(notebook):
@@ -34,7 +36,9 @@ def count_pictures(outputs):
     return drawn + text_of(outputs).count("data:image/png")
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUNS]
+)
 def test_notebook_runs_whole(name, tmp_path):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     parameters, pictures, words = RUNS[name]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
-use crate::{Activations, Error, Params};
+use crate::{Activations, Error, GradientCheckpointing, Params};
 
 /// A network that predicts noise or velocity from noisy latents, as the prediction type of its
 /// schedule says. The U-Net of this crate is one; other networks can take its place.
@@ -115,11 +115,10 @@ pub trait TrainableDenoiser: Denoiser {
     /// If it cannot take such a sample; the error says why.
     fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error>;
 
-    /// Turns gradient checkpointing on or off: layers keep only their inputs in a forward pass, and
-    /// the backward pass computes the rest again. That takes less memory, and the time of one more
-    /// forward pass.
+    /// Sets what forward passes from now on do not keep, and the backward pass computes again. That takes less
+    /// memory and more time.
     ///
     /// # Errors
     /// If the denoiser does not support it.
-    fn set_gradient_checkpointing(&mut self, enabled: bool) -> Result<(), Error>;
+    fn set_gradient_checkpointing(&mut self, mode: GradientCheckpointing) -> Result<(), Error>;
 }

@@ -16,6 +16,7 @@ mod denoiser;
 mod denoiser_config;
 mod dinov2;
 mod error;
+mod gradient_checkpointing;
 mod inception;
 mod layers;
 mod mmdit;
@@ -34,6 +35,7 @@ pub use denoiser::{Conditions, Denoiser, SampleShape, TrainableDenoiser};
 pub use denoiser_config::DenoiserConfig;
 pub use dinov2::{Dinov2Config, Dinov2Model};
 pub use error::Error;
+pub use gradient_checkpointing::GradientCheckpointing;
 pub use inception::{FidInceptionV3, INCEPTION_FEATURES, INCEPTION_SIZE};
 pub use mmdit::{QkNorm, SD3Transformer2DModel, SD3TransformerConfig};
 pub use model_folder::{

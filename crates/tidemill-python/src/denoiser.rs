@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tidemill::Error;
-use tidemill_models::{Conditions, Denoiser, Params, SampleShape, TrainableDenoiser};
+use tidemill_models::{Conditions, Denoiser, GradientCheckpointing, Params, SampleShape, TrainableDenoiser};
 use tidemill_torch::{guard, remove_grad_hook};
 
 use crate::dlpack;
@@ -118,9 +118,17 @@ impl TrainableDenoiser for PythonDenoiser {
         call_python(count).map_err(tidemill_models::Error::Denoiser)
     }
 
-    fn set_gradient_checkpointing(&mut self, recompute: bool) -> Result<(), tidemill_models::Error> {
-        if !recompute {
-            return Ok(());
+    fn set_gradient_checkpointing(
+        &mut self,
+        mode: GradientCheckpointing,
+    ) -> Result<(), tidemill_models::Error> {
+        match mode {
+            GradientCheckpointing::Off => return Ok(()),
+            GradientCheckpointing::Selective => {
+                let problem = "a PyTorch module decides itself what it computes again: set true or false";
+                return Err(tidemill_models::Error::Denoiser(problem.into()));
+            }
+            GradientCheckpointing::Full => {}
         }
         let set = |py: Python<'_>| self.adapter.call_method0(py, "checkpoint_gradients").map(drop);
         call_python(set).map_err(tidemill_models::Error::Denoiser)

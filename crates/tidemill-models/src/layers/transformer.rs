@@ -2,13 +2,17 @@
 //! that runs it on an image. Names follow diffusers' `models/attention.py` and
 //! `models/transformers/transformer_2d.py`.
 
+use std::sync::Arc;
+
 use tch::Tensor;
+use tidemill_torch::gradient_checkpoint;
 
 use super::attention::Attention;
 use super::conv::Conv2d;
 use super::image_sequence::{to_image, to_sequence};
 use super::linear::Linear;
 use super::norm::{GroupNorm, LayerNorm};
+use super::unwrap::unwrap_or_panic;
 use crate::params::Scope;
 
 /// The transformer block's MLP: GEGLU (Shazeer, 2020) with four times the width.
@@ -19,16 +23,25 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn new(scope: Scope, width: i64) -> Self {
+    #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass uses it while its caller waits")]
+    fn new(scope: Scope, width: i64) -> Arc<Self> {
         let net = scope.child("net");
-        Self {
+        Arc::new(Self {
             proj: Linear::new(net.child(0).child("proj"), width, width * 8),
             out: Linear::new(net.child(2), width * 4, width),
-        }
+        })
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
         self.out.forward(&self.proj.forward_geglu(x))
+    }
+
+    /// [`Self::forward`], whose hidden states the backward pass computes again if `checkpoint` is set.
+    fn run(self: &Arc<Self>, x: &Tensor, checkpoint: bool) -> Tensor {
+        if !checkpoint {
+            return self.forward(x);
+        }
+        unwrap_or_panic(gradient_checkpoint(self, &[x], |ff, inputs| ff.forward(&inputs[0])))
     }
 }
 
@@ -41,7 +54,7 @@ struct BasicTransformerBlock {
     norm2: LayerNorm,
     attn2: Attention,
     norm3: LayerNorm,
-    ff: FeedForward,
+    ff: Arc<FeedForward>,
 }
 
 impl BasicTransformerBlock {
@@ -58,11 +71,11 @@ impl BasicTransformerBlock {
         }
     }
 
-    fn forward(&self, x: &Tensor, text: &Tensor) -> Tensor {
+    fn forward(&self, x: &Tensor, text: &Tensor, checkpoint_mlp: bool) -> Tensor {
         let (x, h) = self.norm1.forward_sum(x, None);
         let (x, h) = self.norm2.forward_sum(&x, Some(&self.attn1.forward(&h, None)));
         let (x, h) = self.norm3.forward_sum(&x, Some(&self.attn2.forward(&h, Some(text))));
-        x + self.ff.forward(&h)
+        x + self.ff.run(&h, checkpoint_mlp)
     }
 }
 
@@ -116,15 +129,16 @@ impl Transformer2D {
         }
     }
 
-    /// `x`: [N, C, H, W]; `text`: [N, L, context width]. Returns [N, C, H, W].
-    pub fn forward(&self, x: &Tensor, text: &Tensor) -> Tensor {
+    /// `x`: [N, C, H, W]; `text`: [N, L, context width]. Returns [N, C, H, W]. With `checkpoint_mlps` the backward
+    /// pass computes the hidden states of MLPs again.
+    pub fn forward(&self, x: &Tensor, text: &Tensor, checkpoint_mlps: bool) -> Tensor {
         let (residual, h) = self.norm.forward_with_residual(x);
         let mut h = match &self.proj_in {
             Projection::Conv(conv) => to_sequence(&conv.forward(&h)),
             Projection::Linear(linear) => linear.forward(&to_sequence(&h)),
         };
         for block in &self.blocks {
-            h = block.forward(&h, text);
+            h = block.forward(&h, text, checkpoint_mlps);
         }
         let h = match &self.proj_out {
             Projection::Conv(conv) => conv.forward(&to_image(&h, &residual)),

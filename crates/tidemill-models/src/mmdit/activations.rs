@@ -2,6 +2,7 @@
 
 use super::config::SD3TransformerConfig;
 use super::cost::Tokens;
+use crate::GradientCheckpointing;
 use crate::activations::{Activations, LayerMemory, list_moments};
 use crate::params::Params;
 
@@ -21,8 +22,10 @@ mod kept {
     pub const ATTENDED: i64 = 1;
     /// The projection's input and result: the gate multiplies it.
     pub const OUT: i64 = 2;
-    /// The MLP's hidden states before and after GELU, each of four times the width, and its result.
-    pub const MLP: i64 = 9;
+    /// The MLP's hidden states before and after GELU, each of four times the width.
+    pub const MLP_HIDDEN: i64 = 8;
+    /// The MLP's result: the gate multiplies it.
+    pub const MLP_OUT: i64 = 1;
 }
 
 /// The moments of a backward pass of one sample.
@@ -30,16 +33,26 @@ pub fn count_activations(
     config: &SD3TransformerConfig,
     params: &Params,
     tokens: Tokens,
-    use_gradient_checkpointing: bool,
+    checkpointing: GradientCheckpointing,
 ) -> Vec<Activations> {
     let width = config.width();
     let input = (tokens.image + tokens.text) * width;
     let mut layers: Vec<LayerMemory> = (0..config.num_layers)
         .map(|layer| {
-            // A block that is computed again has its input already.
-            let in_memory = if use_gradient_checkpointing { input } else { 0 };
-            let kept = kept_by_block(config, tokens, layer) * width - in_memory;
-            LayerMemory { input, kept, parameters: 0 }
+            let elements = kept_by_block(config, tokens, layer) * width;
+            let is_last = layer + 1 == config.num_layers;
+            let hidden = |tokens: i64| kept::MLP_HIDDEN * tokens * width;
+            let of_text = if is_last { 0 } else { hidden(tokens.text) };
+            let (kept, recomputed) = match checkpointing {
+                GradientCheckpointing::Off => (elements, 0),
+                // Image and text tokens have an MLP each, one after the other.
+                GradientCheckpointing::Selective => {
+                    (elements - hidden(tokens.image) - of_text, hidden(tokens.image).max(of_text))
+                }
+                // A block that is computed again has its input already.
+                GradientCheckpointing::Full => (input, elements - input),
+            };
+            LayerMemory { kept, recomputed, parameters: 0 }
         })
         .collect();
     for (name, tensor) in params.named_parameters() {
@@ -49,16 +62,17 @@ pub fn count_activations(
         }
     }
     // What comes after the last block is done when a block is computed again.
-    let outside = if use_gradient_checkpointing { 0 } else { kept::NORM * tokens.image * width };
+    let is_full = checkpointing == GradientCheckpointing::Full;
+    let outside = if is_full { 0 } else { kept::NORM * tokens.image * width };
     let parameters = params.parameter_count() as i64;
-    list_moments(&layers, outside, TRANSIENT_TENSORS * input, parameters, use_gradient_checkpointing)
+    list_moments(&layers, outside, TRANSIENT_TENSORS * input, parameters)
 }
 
 /// What a block keeps, in numbers of one width.
 fn kept_by_block(config: &SD3TransformerConfig, tokens: Tokens, layer: i64) -> i64 {
     let qkv = kept::QKV + if config.qk_norm.is_some() { kept::QK_NORM } else { 0 };
     let attention = kept::NORM + qkv + kept::ATTENDED;
-    let whole = attention + kept::OUT + kept::NORM + kept::MLP;
+    let whole = attention + kept::OUT + kept::NORM + kept::MLP_HIDDEN + kept::MLP_OUT;
     let is_last = layer + 1 == config.num_layers;
     // The attention of image tokens to themselves shares the norm, but not its scale and shift.
     let is_dual = config.dual_attention_layers.contains(&layer);

@@ -8,6 +8,7 @@ use tidemill_torch::gradient_checkpoint;
 use super::attention::{ImageAttention, JointAttention};
 use super::config::SD3TransformerConfig;
 use super::modulation::{Modulation, modulate, normalize, scale_and_shift};
+use crate::GradientCheckpointing;
 use crate::layers::{Linear, unwrap_or_panic};
 use crate::params::Scope;
 
@@ -24,16 +25,25 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn new(scope: Scope, width: i64) -> Self {
+    #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass uses it while its caller waits")]
+    fn new(scope: Scope, width: i64) -> Arc<Self> {
         let net = scope.child("net");
-        Self {
+        Arc::new(Self {
             proj: Linear::new(net.child(0).child("proj"), width, 4 * width),
             out: Linear::new(net.child(2), 4 * width, width),
-        }
+        })
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
         self.out.forward(&self.proj.forward(x).gelu("tanh"))
+    }
+
+    /// [`Self::forward`], whose hidden states the backward pass computes again if `checkpoint` is set.
+    fn run(self: &Arc<Self>, x: &Tensor, checkpoint: bool) -> Tensor {
+        if !checkpoint {
+            return self.forward(x);
+        }
+        unwrap_or_panic(gradient_checkpoint(self, &[x], |ff, inputs| ff.forward(&inputs[0])))
     }
 }
 
@@ -41,7 +51,7 @@ impl FeedForward {
 #[derive(Debug)]
 enum TextPath {
     /// Text tokens go on to the next block.
-    Continues { norm: Modulation, ff: FeedForward },
+    Continues { norm: Modulation, ff: Arc<FeedForward> },
     /// In the last block image tokens attend to them, and they end.
     Ends { norm: Modulation },
 }
@@ -53,7 +63,7 @@ pub struct JointTransformerBlock {
     text: TextPath,
     attn: JointAttention,
     attn2: Option<ImageAttention>,
-    ff: FeedForward,
+    ff: Arc<FeedForward>,
 }
 
 impl JointTransformerBlock {
@@ -78,8 +88,15 @@ impl JointTransformerBlock {
     }
 
     /// Image tokens [N, L, width] and text tokens [N, M, width] to those after the block. `time` is the SiLU of the
-    /// embedding of timestep and pooled text [N, width]. The last block returns no text.
-    fn forward(&self, image: &Tensor, text: &Tensor, time: &Tensor) -> (Tensor, Option<Tensor>) {
+    /// embedding of timestep and pooled text [N, width]. The last block returns no text. With `checkpoint_mlps` the
+    /// backward pass computes the hidden states of MLPs again.
+    fn forward(
+        &self,
+        image: &Tensor,
+        text: &Tensor,
+        time: &Tensor,
+        checkpoint_mlps: bool,
+    ) -> (Tensor, Option<Tensor>) {
         let modulation = self.norm1.forward(time);
         let [shift, scale, gate, shift_mlp, scale_mlp, gate_mlp] = array(&modulation);
         let image_norm = normalize(image);
@@ -101,29 +118,29 @@ impl JointTransformerBlock {
         if let (Some(attn2), [.., shift, scale, gate]) = (&self.attn2, &modulation[..]) {
             x = x.addcmul(gate, &attn2.forward(&scale_and_shift(&image_norm, shift, scale)));
         }
-        let x = x.addcmul(gate_mlp, &self.ff.forward(&modulate(&x, shift_mlp, scale_mlp)));
+        let x = x.addcmul(gate_mlp, &self.ff.run(&modulate(&x, shift_mlp, scale_mlp), checkpoint_mlps));
         let text = text_modulation.zip(text_attended).map(|((modulation, ff), attended)| {
             let [_, _, gate, shift_mlp, scale_mlp, gate_mlp] = array(&modulation);
             let text = text.addcmul(gate, &attended);
-            text.addcmul(gate_mlp, &ff.forward(&modulate(&text, shift_mlp, scale_mlp)))
+            text.addcmul(gate_mlp, &ff.run(&modulate(&text, shift_mlp, scale_mlp), checkpoint_mlps))
         });
         (x, text)
     }
 
-    /// [`Self::forward`]. With gradient checkpointing the backward pass computes the block again, and only its inputs
-    /// are kept.
+    /// [`Self::forward`]. With full gradient checkpointing only the block's inputs are kept, and the backward pass
+    /// computes it again.
     pub fn run(
         self: &Arc<Self>,
         image: &Tensor,
         text: &Tensor,
         time: &Tensor,
-        use_gradient_checkpointing: bool,
+        checkpointing: GradientCheckpointing,
     ) -> (Tensor, Option<Tensor>) {
-        if !use_gradient_checkpointing {
-            return self.forward(image, text, time);
+        if checkpointing != GradientCheckpointing::Full {
+            return self.forward(image, text, time, checkpointing == GradientCheckpointing::Selective);
         }
         let output = gradient_checkpoint(self, &[image, text, time], |block, inputs| match inputs {
-            [image, text, time] => match block.forward(image, text, time) {
+            [image, text, time] => match block.forward(image, text, time, false) {
                 (image, Some(text)) => Tensor::cat(&[image, text], 1),
                 (image, None) => image,
             },

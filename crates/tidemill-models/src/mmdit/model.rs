@@ -12,13 +12,13 @@ use super::config::SD3TransformerConfig;
 use super::cost::{Tokens, count_flops};
 use super::modulation::{Modulation, modulate};
 use super::position_embedding::{crop_positions, position_embedding};
-use crate::Activations;
 use crate::denoiser::{Conditions, Denoiser, SampleShape, TrainableDenoiser};
 use crate::error::Error;
 use crate::layers::{Linear, PatchEmbedding, timestep_embedding};
 use crate::model_folder::weight_files::DIFFUSERS_FILE;
 use crate::model_folder::weights;
 use crate::params::{ParamInit, Params};
+use crate::{Activations, GradientCheckpointing};
 
 /// Width of the sinusoidal embedding of timesteps.
 const TIME_WIDTH: i64 = 256;
@@ -37,7 +37,7 @@ pub struct SD3Transformer2DModel {
     blocks: Vec<Arc<JointTransformerBlock>>,
     norm_out: Modulation,
     proj_out: Linear,
-    use_gradient_checkpointing: bool,
+    checkpointing: GradientCheckpointing,
 }
 
 impl SD3Transformer2DModel {
@@ -100,7 +100,7 @@ impl SD3Transformer2DModel {
             proj_out: Linear::new(scope.child("proj_out"), width, patch * patch * config.out_channels),
             config,
             params,
-            use_gradient_checkpointing: false,
+            checkpointing: GradientCheckpointing::Off,
         }
     }
 
@@ -150,7 +150,7 @@ impl Denoiser for SD3Transformer2DModel {
         let mut text = self.context_embedder.forward(&conditions.text);
         for (i, block) in self.blocks.iter().enumerate() {
             before_module(format_args!("transformer_blocks.{i}"));
-            let (next_image, next_text) = block.run(&image, &text, &time, self.use_gradient_checkpointing);
+            let (next_image, next_text) = block.run(&image, &text, &time, self.checkpointing);
             image = next_image;
             text = next_text.unwrap_or(text);
         }
@@ -187,8 +187,7 @@ impl TrainableDenoiser for SD3Transformer2DModel {
     }
 
     fn activations(&self, shape: SampleShape) -> Option<Vec<Activations>> {
-        let (config, checkpointing) = (&self.config, self.use_gradient_checkpointing);
-        Some(count_activations(config, &self.params, self.tokens(shape), checkpointing))
+        Some(count_activations(&self.config, &self.params, self.tokens(shape), self.checkpointing))
     }
 
     fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error> {
@@ -224,8 +223,8 @@ impl TrainableDenoiser for SD3Transformer2DModel {
         Err(Error::Denoiser(problem))
     }
 
-    fn set_gradient_checkpointing(&mut self, enabled: bool) -> Result<(), Error> {
-        self.use_gradient_checkpointing = enabled;
+    fn set_gradient_checkpointing(&mut self, mode: GradientCheckpointing) -> Result<(), Error> {
+        self.checkpointing = mode;
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::config::UNetConfig;
 use super::cost::{is_of_text, is_of_time, level_of, matrices, pixels_per_level};
+use crate::GradientCheckpointing;
 use crate::activations::{Activations, LayerMemory, list_moments};
 use crate::params::Params;
 
@@ -17,7 +18,7 @@ pub fn count_activations(
     params: &Params,
     size: (i64, i64),
     tokens: i64,
-    use_gradient_checkpointing: bool,
+    checkpointing: GradientCheckpointing,
 ) -> Vec<Activations> {
     let kept = kept_by_part(config, params, size, tokens);
     let mut parameters: BTreeMap<String, i64> = BTreeMap::new();
@@ -25,18 +26,32 @@ pub fn count_activations(
         *parameters.entry(part_of(&name)).or_insert(0) += tensor.numel() as i64;
     }
     let pixels = pixels_per_level(config, size);
-    let part = |parts: &BTreeMap<String, i64>, name: &str| parts.get(name).copied().unwrap_or(0);
+    let part = |name: &str| kept.get(name).copied().unwrap_or_default();
     let layers: Vec<LayerMemory> = layers_in_order(config, &pixels)
         .into_iter()
-        .map(|(name, input)| LayerMemory {
-            input,
-            kept: part(&kept, &name),
-            parameters: part(&parameters, &name),
+        .map(|(name, input)| {
+            let Kept { elements, mlps, mlp } = part(&name);
+            let (kept, recomputed) = match checkpointing {
+                GradientCheckpointing::Off => (elements, 0),
+                GradientCheckpointing::Selective => (elements - mlps, mlp),
+                GradientCheckpointing::Full => (input, elements),
+            };
+            LayerMemory { kept, recomputed, parameters: parameters.get(&name).copied().unwrap_or(0) }
         })
         .collect();
     let transient = TRANSIENT_TENSORS * pixels[0] * config.block_out_channels[0];
     let all = parameters.values().sum();
-    list_moments(&layers, part(&kept, ""), transient, all, use_gradient_checkpointing)
+    list_moments(&layers, part("").elements, transient, all)
+}
+
+/// Elements that a layer keeps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    elements: i64,
+    /// Of these, the hidden states of MLPs.
+    mlps: i64,
+    /// The hidden states of one MLP.
+    mlp: i64,
 }
 
 /// What the forward pass keeps, by the layer to which it belongs; "" for what is in none. Layers are the
@@ -47,11 +62,10 @@ fn kept_by_part(
     params: &Params,
     size: (i64, i64),
     tokens: i64,
-) -> BTreeMap<String, i64> {
+) -> BTreeMap<String, Kept> {
     let level_pixels = pixels_per_level(config, size);
     let pixels_of = |name: &str| level_pixels[level_of(name, level_pixels.len())];
-    let mut parts = BTreeMap::new();
-    let mut add = |name: &str, elements: i64| *parts.entry(part_of(name)).or_insert(0) += elements;
+    let mut parts: BTreeMap<String, Kept> = BTreeMap::new();
     for (name, shape) in matrices(params) {
         let (pixels, outputs, inputs) = (pixels_of(&name), shape[0], shape[1]);
         let elements = match () {
@@ -68,12 +82,22 @@ fn kept_by_part(
             () if name.contains("downsamplers") => 4 * pixels * inputs,
             () => pixels * inputs,
         };
-        add(&name, elements);
+        let hidden = match () {
+            () if name.contains("ff.net.0.proj") => pixels * outputs,
+            () if name.contains("ff.net.2") => pixels * inputs,
+            () => 0,
+        };
+        let kept = parts.entry(part_of(&name)).or_default();
+        kept.elements += elements;
+        kept.mlps += hidden;
+        // All blocks of a layer have the same width.
+        kept.mlp += if name.contains("transformer_blocks.0.") { hidden } else { 0 };
     }
     let widths: BTreeMap<String, i64> =
         params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()[0])).collect();
     for name in params.norm_parameter_names().into_iter().filter(|name| name.ends_with(".weight")) {
-        add(&name, pixels_of(&name) * widths.get(&name).copied().unwrap_or(0));
+        let elements = pixels_of(&name) * widths.get(&name).copied().unwrap_or(0);
+        parts.entry(part_of(&name)).or_default().elements += elements;
     }
     parts
 }

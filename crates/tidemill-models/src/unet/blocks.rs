@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tch::Tensor;
 use tidemill_torch::gradient_checkpoint;
 
+use crate::GradientCheckpointing;
 use crate::layers::{
     Downsample2D, ResnetBlock2D, ResnetConfig, Transformer2D, TransformerConfig, Upsample2D, unwrap_or_panic,
 };
@@ -28,26 +29,25 @@ pub struct PassInputs<'a> {
     pub time: &'a Tensor,
     /// Embedded captions.
     pub text: &'a Tensor,
-    /// Whether layers keep only their inputs for the backward pass (gradient checkpointing).
-    pub use_gradient_checkpointing: bool,
+    pub checkpointing: GradientCheckpointing,
 }
 
 /// A part of the network that gradient checkpointing can compute again.
 trait Checkpointable: Sized {
     /// `x`: images, which are concatenated along their channels; `time` and `text` as in
-    /// [`PassInputs`].
-    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor) -> Tensor;
+    /// [`PassInputs`]. With `checkpoint_mlps` the backward pass computes the hidden states of MLPs again.
+    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor, checkpoint_mlps: bool) -> Tensor;
 
     /// [`Self::forward`], with gradient checkpointing if the pass uses it.
     fn run(self: &Arc<Self>, x: &[&Tensor], pass: PassInputs<'_>) -> Tensor {
-        let PassInputs { time, text, use_gradient_checkpointing } = pass;
-        if !use_gradient_checkpointing {
+        let PassInputs { time, text, checkpointing } = pass;
+        if checkpointing != GradientCheckpointing::Full {
             let x: Vec<Tensor> = x.iter().map(|x| x.shallow_clone()).collect();
-            return self.forward(&x, time, text);
+            return self.forward(&x, time, text, checkpointing == GradientCheckpointing::Selective);
         }
         let inputs: Vec<&Tensor> = [time, text].into_iter().chain(x.iter().copied()).collect();
         let output = gradient_checkpoint(self, &inputs, |part, inputs| match inputs {
-            [time, text, x @ ..] => part.forward(x, time, text),
+            [time, text, x @ ..] => part.forward(x, time, text, false),
             _ => unreachable!("time and text are the first inputs"),
         });
         unwrap_or_panic(output)
@@ -74,13 +74,13 @@ impl Layer {
 }
 
 impl Checkpointable for Layer {
-    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor) -> Tensor {
+    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor, checkpoint_mlps: bool) -> Tensor {
         let h = match x {
             [x] => self.resnet.forward(x, Some(time)),
             _ => self.resnet.forward(&Tensor::cat(x, 1), Some(time)),
         };
         match &self.attention {
-            Some(attention) => attention.forward(&h, text),
+            Some(attention) => attention.forward(&h, text, checkpoint_mlps),
             None => h,
         }
     }
@@ -154,9 +154,9 @@ impl MidBlock {
 }
 
 impl Checkpointable for MidBlock {
-    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor) -> Tensor {
+    fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor, checkpoint_mlps: bool) -> Tensor {
         let h = self.resnets[0].forward(&x[0], Some(time));
-        self.resnets[1].forward(&self.attention.forward(&h, text), Some(time))
+        self.resnets[1].forward(&self.attention.forward(&h, text, checkpoint_mlps), Some(time))
     }
 }
 

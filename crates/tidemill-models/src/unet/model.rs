@@ -12,7 +12,6 @@ use super::added_embedding::AddedEmbedding;
 use super::blocks::{BlockConfig, DownBlock, MidBlock, PassInputs, UpBlock, UpChannels};
 use super::config::{AddedWidths, Level, UNetConfig};
 use super::cost::count_flops;
-use crate::Activations;
 use crate::denoiser::{Conditions, Denoiser, SampleShape, TrainableDenoiser};
 use crate::error::Error;
 use crate::layers::{
@@ -21,6 +20,7 @@ use crate::layers::{
 use crate::model_folder::weight_files::DIFFUSERS_FILE;
 use crate::model_folder::weights;
 use crate::params::{ParamInit, Params};
+use crate::{Activations, GradientCheckpointing};
 
 /// Stable Diffusion's U-Net.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct UNet2DConditionModel {
     up_blocks: Vec<UpBlock>,
     conv_norm_out: GroupNorm,
     conv_out: Conv2d,
-    use_gradient_checkpointing: bool,
+    checkpointing: GradientCheckpointing,
 }
 
 impl UNet2DConditionModel {
@@ -143,7 +143,7 @@ impl UNet2DConditionModel {
             conv_out: Conv2d::new_3x3(scope.child("conv_out"), first, config.out_channels),
             config,
             params,
-            use_gradient_checkpointing: false,
+            checkpointing: GradientCheckpointing::Off,
         }
     }
 
@@ -199,8 +199,7 @@ impl Denoiser for UNet2DConditionModel {
         // Every residual block begins its time projection with the same SiLU, so it is computed
         // once for all.
         let time = time.silu();
-        let use_gradient_checkpointing = self.use_gradient_checkpointing;
-        let pass = PassInputs { time: &time, text: &conditions.text, use_gradient_checkpointing };
+        let pass = PassInputs { time: &time, text: &conditions.text, checkpointing: self.checkpointing };
         before_module(format_args!("conv_in"));
         let mut h = self.conv_in.forward(&unwrap_or_panic(to_preferred_memory_format(sample)));
         let mut skips = vec![h.shallow_clone()];
@@ -231,8 +230,8 @@ impl TrainableDenoiser for UNet2DConditionModel {
 
     fn activations(&self, shape: SampleShape) -> Option<Vec<Activations>> {
         let SampleShape { latents: [_, height, width], text: [tokens, _], .. } = shape;
-        let checkpointing = self.use_gradient_checkpointing;
-        Some(count_activations(&self.config, &self.params, (height, width), tokens, checkpointing))
+        let size = (height, width);
+        Some(count_activations(&self.config, &self.params, size, tokens, self.checkpointing))
     }
 
     fn identity(&self) -> (&'static str, Value) {
@@ -258,8 +257,8 @@ impl TrainableDenoiser for UNet2DConditionModel {
         Ok(count_flops(&self.config, &self.params, (height, width), tokens))
     }
 
-    fn set_gradient_checkpointing(&mut self, enabled: bool) -> Result<(), Error> {
-        self.use_gradient_checkpointing = enabled;
+    fn set_gradient_checkpointing(&mut self, mode: GradientCheckpointing) -> Result<(), Error> {
+        self.checkpointing = mode;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use tidemill_models::{EdmConfig, FlowShift, PredictionType};
+use tidemill_models::{EdmConfig, FlowShift, GradientCheckpointing, PredictionType};
 use tidemill_plan::memory::Sharding;
 use tidemill_store::stream::Phase;
 
@@ -33,9 +33,8 @@ pub struct TrainConfig {
     /// Patterns for the names of frozen parameters, as in `["down_blocks.*", "*.attn1.*"]`:
     /// `*` stands for any text, `?` for one character.
     pub freeze: Vec<String>,
-    /// Whether layers store only their inputs for the backward pass, which then recomputes the
-    /// rest. Takes less memory, and one more forward pass.
-    pub gradient_checkpointing: bool,
+    /// What the backward pass computes again, so that it takes less memory.
+    pub gradient_checkpointing: GradientCheckpointing,
     /// When a step on a GPU is recorded once as a CUDA graph and then replayed, so that the GPU
     /// does not wait for the host between kernels.
     pub cuda_graph: CudaGraphMode,
@@ -137,7 +136,7 @@ impl Default for TrainConfig {
             global_batch: 256,
             micro_batch: 32,
             freeze: Vec::new(),
-            gradient_checkpointing: false,
+            gradient_checkpointing: GradientCheckpointing::Off,
             cuda_graph: CudaGraphMode::default(),
             deterministic: false,
             // PyTorch's.

@@ -1,6 +1,7 @@
 //! What to lower when a step does not fit into a GPU's memory.
 
 use tch::Device;
+use tidemill_models::GradientCheckpointing;
 use tidemill_plan::memory::RESERVED_BYTES;
 use tidemill_store::Bucket;
 use tidemill_torch::GpuMemoryInfo;
@@ -50,7 +51,7 @@ pub(super) fn explain_step_error(
 pub(super) struct StepMemory {
     /// Samples that a rank computes at a time.
     pub samples: usize,
-    pub gradient_checkpointing: bool,
+    pub gradient_checkpointing: GradientCheckpointing,
     /// Bytes that tensors take between two steps.
     pub state_bytes: u64,
     /// The most bytes of a sample that are in memory in the backward pass, if known.
@@ -69,10 +70,15 @@ impl StepMemory {
             gib(state_bytes),
             gib(total_bytes)
         );
-        let checkpointing = if gradient_checkpointing {
-            ""
-        } else {
-            ", or set train.gradient_checkpointing to true, which computes the forward pass twice"
+        let checkpointing = match gradient_checkpointing {
+            GradientCheckpointing::Off => {
+                ", or set train.gradient_checkpointing to \"selective\", which computes MLPs twice, or to true, which \
+                 computes the forward pass twice"
+            }
+            GradientCheckpointing::Selective => {
+                ", or set train.gradient_checkpointing to true, which computes the forward pass twice"
+            }
+            GradientCheckpointing::Full => "",
         };
         let fitting = self.fitting_samples();
         let sample =
@@ -108,13 +114,13 @@ mod tests {
         const GIB: u64 = 1 << 30;
         let memory = StepMemory {
             samples: 96,
-            gradient_checkpointing: false,
+            gradient_checkpointing: GradientCheckpointing::Off,
             state_bytes: 13 * GIB,
             sample_bytes: Some(GIB),
             total_bytes: 80 * GIB,
         };
         let unknown = StepMemory { sample_bytes: None, ..memory };
-        let checkpointing = StepMemory { gradient_checkpointing: true, ..memory };
+        let checkpointing = StepMemory { gradient_checkpointing: GradientCheckpointing::Full, ..memory };
         for (memory, expected) in [
             (memory, "to 65, in place of 96 "),
             // The formula takes it for small enough.
@@ -127,7 +133,8 @@ mod tests {
             let advice = memory.advice();
             assert!(advice.contains(expected), "{advice}");
             let is_offered = advice.contains("train.gradient_checkpointing");
-            assert_eq!(is_offered, !memory.gradient_checkpointing, "{advice}");
+            let is_full = memory.gradient_checkpointing == GradientCheckpointing::Full;
+            assert_eq!(is_offered, !is_full, "{advice}");
         }
         assert!(memory.advice().contains("take 13.00 of 80.00 GiB, and a sample about 1.000"));
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use tidemill_models::GradientCheckpointing;
 use tidemill_train::{EmaConfig, Precision, ProfileConfig, TrainConfig, TrainSpec};
 
 use crate::common::{
@@ -124,7 +125,8 @@ fn bf16_learns_as_f32_does() {
 #[test]
 fn gradient_checkpointing_changes_nothing_but_rounding() {
     let data = temp_dataset();
-    let [stored, recomputed] = [false, true].map(|gradient_checkpointing| {
+    let modes = [GradientCheckpointing::Off, GradientCheckpointing::Selective, GradientCheckpointing::Full];
+    let [stored, selective, recomputed] = modes.map(|gradient_checkpointing| {
         let output = temp_dir();
         let mut spec = train_spec(data.path(), output.path());
         spec.train.gradient_checkpointing = gradient_checkpointing;
@@ -140,8 +142,11 @@ fn gradient_checkpointing_changes_nothing_but_rounding() {
         stored.0,
         recomputed.0
     );
-    for (stored, recomputed) in stored.1.iter().zip(&recomputed.1) {
-        assert!((stored / recomputed - 1.0).abs() < 1e-4, "{stored} {recomputed}");
+    assert_eq!(stored.0, selective.0, "only MLPs are computed again");
+    for other in [selective.1, recomputed.1] {
+        for (stored, recomputed) in stored.1.iter().zip(&other) {
+            assert!((stored / recomputed - 1.0).abs() < 1e-4, "{stored} {recomputed}");
+        }
     }
 }
 

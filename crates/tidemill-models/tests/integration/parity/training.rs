@@ -5,7 +5,8 @@ use super::compare::{Maximum, largest_magnitude};
 use std::collections::HashSet;
 use tch::{Device, Reduction, Tensor};
 use tidemill_models::{
-    NoiseSchedule, SD3Transformer2DModel, SchedulerConfig, TrainableDenoiser, UNet2DConditionModel,
+    GradientCheckpointing, NoiseSchedule, SD3Transformer2DModel, SchedulerConfig, TrainableDenoiser,
+    UNet2DConditionModel,
 };
 
 /// Gradients are compared relative to at min_scale this share of a network's largest_magnitude
@@ -32,7 +33,9 @@ fn loss_and_gradients_agree_with_pytorch() {
             let at = || format!("{name} of {}", case.label());
             gradients.check_within(&parameter.grad(), expected, min_scale, at);
         }
-        check_gradient_checkpointing(&mut *network, &case, &mut checkpointed);
+        for mode in [GradientCheckpointing::Selective, GradientCheckpointing::Full] {
+            check_gradient_checkpointing(&mut *network, mode, &case, &mut checkpointed);
+        }
         count += named.len();
     }
     losses.print();
@@ -44,18 +47,20 @@ fn loss_and_gradients_agree_with_pytorch() {
 /// Gradient checkpointing must only change the order in which some gradients are added up.
 fn check_gradient_checkpointing(
     network: &mut dyn TrainableDenoiser,
+    mode: GradientCheckpointing,
     case: &Case,
     checkpointed: &mut Maximum,
 ) {
     let named = network.params().named_parameters();
     let expected: Vec<Tensor> = named.iter().map(|(_, parameter)| parameter.grad().copy()).collect();
     named.iter().for_each(|(_, parameter)| drop(parameter.grad().zero_()));
-    network.set_gradient_checkpointing(true).unwrap();
+    network.set_gradient_checkpointing(mode).unwrap();
     drop(training_step(network, case));
     let min_scale = MIN_SCALE * expected.iter().map(largest_magnitude).fold(0.0, f64::max);
     for ((name, parameter), expected) in named.iter().zip(&expected) {
-        checkpointed
-            .check_within(&parameter.grad(), expected, min_scale, || format!("{name} of {}", case.label()));
+        checkpointed.check_within(&parameter.grad(), expected, min_scale, || {
+            format!("{name} of {}, {mode:?}", case.label())
+        });
     }
 }
 

@@ -184,6 +184,8 @@ fn add_previews(file: &mut RunFileText, options: &mut DiffusersOptions) {
 
 #[cfg(test)]
 mod tests {
+    use tidemill_models::GradientCheckpointing;
+
     use super::*;
     use crate::run_file::Run;
 
@@ -212,7 +214,11 @@ mod tests {
         let train = &file.train;
         assert_eq!((train.global_batch, train.micro_batch, train.phase[0].steps), (16, 1, 15_000));
         assert_eq!((train.learning_rate, train.warmup_steps, train.max_grad_norm), (1e-5, 0, 1.0));
-        assert!(train.ema.is_some() && train.gradient_checkpointing && file.prepare.flip);
+        assert!(
+            train.ema.is_some()
+                && train.gradient_checkpointing == GradientCheckpointing::Full
+                && file.prepare.flip
+        );
         assert_eq!(train.preview.as_ref().unwrap().prompts, ["a", "b"]);
         assert_eq!(file.source.columns.caption.as_slice(), ["text"]);
         let remarks = translated.remarks.join("\n");
