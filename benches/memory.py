@@ -43,9 +43,7 @@ def run_verb(verb: list[str], settings: dict, env: dict) -> dict:
 MODES = {False: "", "selective": ", selective checkpointing", True: ", checkpointing"}
 
 
-def measure(
-    folder: Path, model: Path, env: dict, pixels: int, checkpointing: bool | str, batch: int
-) -> dict:
+def measure(folder: Path, model: Path, env: dict, pixels: int, checkpointing: bool | str, batch: int) -> dict:
     setting = gpu.Setting(folder, model, pixels, batch, 1, "cuda:0")
     settings = {
         **gpu.preprocessing(setting),

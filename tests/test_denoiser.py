@@ -315,6 +315,11 @@ class TwoInputs(torch.nn.Linear):
             {"train.gradient_checkpointing": True},
             "FaultyModule has no method enable_gradient_checkpointing",
         ),
+        (
+            FaultyModule(),
+            {"train.gradient_checkpointing": "selective"},
+            "decides itself what it computes again: set true or false",
+        ),
         (FaultyModule(), {"train.freeze": ["*"]}, "no parameter is left to train"),
         (
             FaultyModule(),
