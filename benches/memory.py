@@ -22,6 +22,8 @@ PAGE = runner.ROOT / "docs" / "plan.md"
 GOAL = 0.03
 # More than any GPU has: SD3.5 with 64 images takes 170.
 GIB = 256
+# What a table's head says of `train.gradient_checkpointing`.
+MODES = {False: "", "selective": ", selective checkpointing", True: ", checkpointing"}
 NODE = {
     "plan.trainers": {"node": "box", "nodes": 1},
     "plan.encoders": {"node": "box"},
@@ -37,10 +39,6 @@ def run_verb(verb: list[str], settings: dict, env: dict) -> dict:
     if done.returncode != 0:
         raise BenchError(done.stderr)
     return json.loads(done.stdout)
-
-
-# What a table's head says of `train.gradient_checkpointing`.
-MODES = {False: "", "selective": ", selective checkpointing", True: ", checkpointing"}
 
 
 def measure(folder: Path, model: Path, env: dict, pixels: int, checkpointing: bool | str, batch: int) -> dict:

@@ -14,8 +14,6 @@ RUNS = {
     "training": ({"ROWS": 200, "STEPS": 8}, 3, ["finished: False", "grid.png", "Stream(datasets="]),
     "online": ({"ROWS": 256, "STEPS": 3}, 1, ["colocated", "waiting for data", "recommended"]),
 }
-# They start clusters of Ray.
-SLOW = {"online"}
 
 
 def list_outputs(notebook):
@@ -37,7 +35,7 @@ def count_pictures(outputs):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUNS]
+    "name", ["preprocessing", "training", pytest.param("online", marks=pytest.mark.slow)]
 )
 def test_notebook_runs_whole(name, tmp_path):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)

@@ -12,8 +12,7 @@ pub enum GradientCheckpointing {
     /// Everything is kept.
     #[default]
     Off,
-    /// The hidden states of MLPs, each four or eight times as wide as the network, are computed again. They take
-    /// most of a transformer's memory and few of its operations.
+    /// The hidden states of transformer blocks' MLPs are computed again. They take about a third of what is kept.
     Selective,
     /// Layers keep only their inputs. This takes the time of one more forward pass.
     Full,

@@ -5,45 +5,14 @@
 use std::sync::Arc;
 
 use tch::Tensor;
-use tidemill_torch::gradient_checkpoint;
 
 use super::attention::Attention;
 use super::conv::Conv2d;
+use super::feed_forward::{FeedForward, FeedForwardActivation};
 use super::image_sequence::{to_image, to_sequence};
 use super::linear::Linear;
 use super::norm::{GroupNorm, LayerNorm};
-use super::unwrap::unwrap_or_panic;
 use crate::params::Scope;
-
-/// The transformer block's MLP: GEGLU (Shazeer, 2020) with four times the width.
-#[derive(Debug)]
-struct FeedForward {
-    proj: Linear,
-    out: Linear,
-}
-
-impl FeedForward {
-    #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass uses it while its caller waits")]
-    fn new(scope: Scope, width: i64) -> Arc<Self> {
-        let net = scope.child("net");
-        Arc::new(Self {
-            proj: Linear::new(net.child(0).child("proj"), width, width * 8),
-            out: Linear::new(net.child(2), width * 4, width),
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        self.out.forward(&self.proj.forward_geglu(x))
-    }
-
-    /// [`Self::forward`], whose hidden states the backward pass computes again if `checkpoint` is set.
-    fn run(self: &Arc<Self>, x: &Tensor, checkpoint: bool) -> Tensor {
-        if !checkpoint {
-            return self.forward(x);
-        }
-        unwrap_or_panic(gradient_checkpoint(self, &[x], |ff, inputs| ff.forward(&inputs[0])))
-    }
-}
 
 /// Self-attention, cross-attention to the text, and MLP, each behind a layer norm and with a
 /// residual.
@@ -67,7 +36,7 @@ impl BasicTransformerBlock {
             norm2: norm("norm2"),
             attn2: Attention::new(scope.child("attn2"), width, context_width, heads),
             norm3: norm("norm3"),
-            ff: FeedForward::new(scope.child("ff"), width),
+            ff: FeedForward::new(scope.child("ff"), width, FeedForwardActivation::Geglu),
         }
     }
 
@@ -75,7 +44,7 @@ impl BasicTransformerBlock {
         let (x, h) = self.norm1.forward_sum(x, None);
         let (x, h) = self.norm2.forward_sum(&x, Some(&self.attn1.forward(&h, None)));
         let (x, h) = self.norm3.forward_sum(&x, Some(&self.attn2.forward(&h, Some(text))));
-        x + self.ff.run(&h, checkpoint_mlp)
+        x + self.ff.forward(&h, checkpoint_mlp)
     }
 }
 

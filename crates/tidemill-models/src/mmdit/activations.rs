@@ -40,15 +40,11 @@ pub fn count_activations(
     let mut layers: Vec<LayerMemory> = (0..config.num_layers)
         .map(|layer| {
             let elements = kept_by_block(config, tokens, layer) * width;
-            let is_last = layer + 1 == config.num_layers;
-            let hidden = |tokens: i64| kept::MLP_HIDDEN * tokens * width;
-            let of_text = if is_last { 0 } else { hidden(tokens.text) };
+            let [of_image, of_text] = mlp_hidden_of_block(config, tokens, layer).map(|hidden| hidden * width);
             let (kept, recomputed) = match checkpointing {
                 GradientCheckpointing::Off => (elements, 0),
                 // Image and text tokens have an MLP each, one after the other.
-                GradientCheckpointing::Selective => {
-                    (elements - hidden(tokens.image) - of_text, hidden(tokens.image).max(of_text))
-                }
+                GradientCheckpointing::Selective => (elements - of_image - of_text, of_image.max(of_text)),
                 // A block that is computed again has its input already.
                 GradientCheckpointing::Full => (input, elements - input),
             };
@@ -66,6 +62,12 @@ pub fn count_activations(
     let outside = if is_full { 0 } else { kept::NORM * tokens.image * width };
     let parameters = params.parameter_count() as i64;
     list_moments(&layers, outside, TRANSIENT_TENSORS * input, parameters)
+}
+
+/// The hidden states of a block's MLPs for image and text tokens, in numbers of one width.
+fn mlp_hidden_of_block(config: &SD3TransformerConfig, tokens: Tokens, layer: i64) -> [i64; 2] {
+    let is_last = layer + 1 == config.num_layers;
+    [tokens.image, if is_last { 0 } else { tokens.text }].map(|tokens| kept::MLP_HIDDEN * tokens)
 }
 
 /// What a block keeps, in numbers of one width.

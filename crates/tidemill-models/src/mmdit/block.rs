@@ -9,43 +9,13 @@ use super::attention::{ImageAttention, JointAttention};
 use super::config::SD3TransformerConfig;
 use super::modulation::{Modulation, modulate, normalize, scale_and_shift};
 use crate::GradientCheckpointing;
-use crate::layers::{Linear, unwrap_or_panic};
+use crate::layers::{FeedForward, FeedForwardActivation, unwrap_or_panic};
 use crate::params::Scope;
 
 /// Vectors of a sequence's modulation: shift, scale and gate of attention, and of the MLP.
 const PARTS: i64 = 6;
 /// Shift, scale and gate of the attention of image tokens to themselves.
 const DUAL_PARTS: i64 = 3;
-
-/// The MLP, with four times the width.
-#[derive(Debug)]
-struct FeedForward {
-    proj: Linear,
-    out: Linear,
-}
-
-impl FeedForward {
-    #[expect(clippy::arc_with_non_send_sync, reason = "a backward pass uses it while its caller waits")]
-    fn new(scope: Scope, width: i64) -> Arc<Self> {
-        let net = scope.child("net");
-        Arc::new(Self {
-            proj: Linear::new(net.child(0).child("proj"), width, 4 * width),
-            out: Linear::new(net.child(2), 4 * width, width),
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        self.out.forward(&self.proj.forward(x).gelu("tanh"))
-    }
-
-    /// [`Self::forward`], whose hidden states the backward pass computes again if `checkpoint` is set.
-    fn run(self: &Arc<Self>, x: &Tensor, checkpoint: bool) -> Tensor {
-        if !checkpoint {
-            return self.forward(x);
-        }
-        unwrap_or_panic(gradient_checkpoint(self, &[x], |ff, inputs| ff.forward(&inputs[0])))
-    }
-}
 
 /// What the text tokens of a block need.
 #[derive(Debug)]
@@ -72,18 +42,20 @@ impl JointTransformerBlock {
         let (width, is_last) = (config.width(), layer + 1 == config.num_layers);
         let is_dual = config.dual_attention_layers.contains(&layer);
         let modulation = |name: &str, parts| Modulation::new(scope.child(name), width, parts);
+        let feed_forward =
+            |name: &str| FeedForward::new(scope.child(name), width, FeedForwardActivation::GeluTanh);
         Arc::new(Self {
             norm1: modulation("norm1", if is_dual { PARTS + DUAL_PARTS } else { PARTS }),
             text: match is_last {
                 true => TextPath::Ends { norm: modulation("norm1_context", 2) },
                 false => TextPath::Continues {
                     norm: modulation("norm1_context", PARTS),
-                    ff: FeedForward::new(scope.child("ff_context"), width),
+                    ff: feed_forward("ff_context"),
                 },
             },
             attn: JointAttention::new(scope.child("attn"), config, !is_last),
             attn2: is_dual.then(|| ImageAttention::new(scope.child("attn2"), config)),
-            ff: FeedForward::new(scope.child("ff"), width),
+            ff: feed_forward("ff"),
         })
     }
 
@@ -118,11 +90,11 @@ impl JointTransformerBlock {
         if let (Some(attn2), [.., shift, scale, gate]) = (&self.attn2, &modulation[..]) {
             x = x.addcmul(gate, &attn2.forward(&scale_and_shift(&image_norm, shift, scale)));
         }
-        let x = x.addcmul(gate_mlp, &self.ff.run(&modulate(&x, shift_mlp, scale_mlp), checkpoint_mlps));
+        let x = x.addcmul(gate_mlp, &self.ff.forward(&modulate(&x, shift_mlp, scale_mlp), checkpoint_mlps));
         let text = text_modulation.zip(text_attended).map(|((modulation, ff), attended)| {
             let [_, _, gate, shift_mlp, scale_mlp, gate_mlp] = array(&modulation);
             let text = text.addcmul(gate, &attended);
-            text.addcmul(gate_mlp, &ff.run(&modulate(&text, shift_mlp, scale_mlp), checkpoint_mlps))
+            text.addcmul(gate_mlp, &ff.forward(&modulate(&text, shift_mlp, scale_mlp), checkpoint_mlps))
         });
         (x, text)
     }

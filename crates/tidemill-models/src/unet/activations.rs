@@ -30,10 +30,10 @@ pub fn count_activations(
     let layers: Vec<LayerMemory> = layers_in_order(config, &pixels)
         .into_iter()
         .map(|(name, input)| {
-            let Kept { elements, mlps, mlp } = part(&name);
+            let Kept { elements, mlp_hidden, mlp_hidden_at_once } = part(&name);
             let (kept, recomputed) = match checkpointing {
                 GradientCheckpointing::Off => (elements, 0),
-                GradientCheckpointing::Selective => (elements - mlps, mlp),
+                GradientCheckpointing::Selective => (elements - mlp_hidden, mlp_hidden_at_once),
                 GradientCheckpointing::Full => (input, elements),
             };
             LayerMemory { kept, recomputed, parameters: parameters.get(&name).copied().unwrap_or(0) }
@@ -48,10 +48,10 @@ pub fn count_activations(
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
     elements: i64,
-    /// Of these, the hidden states of MLPs.
-    mlps: i64,
-    /// The hidden states of one MLP.
-    mlp: i64,
+    /// Of these, the hidden states of all MLPs.
+    mlp_hidden: i64,
+    /// The hidden states of one MLP: a backward pass computes those of one at a time again.
+    mlp_hidden_at_once: i64,
 }
 
 /// What the forward pass keeps, by the layer to which it belongs; "" for what is in none. Layers are the
@@ -89,9 +89,9 @@ fn kept_by_part(
         };
         let kept = parts.entry(part_of(&name)).or_default();
         kept.elements += elements;
-        kept.mlps += hidden;
+        kept.mlp_hidden += hidden;
         // All blocks of a layer have the same width.
-        kept.mlp += if name.contains("transformer_blocks.0.") { hidden } else { 0 };
+        kept.mlp_hidden_at_once += if name.contains("transformer_blocks.0.") { hidden } else { 0 };
     }
     let widths: BTreeMap<String, i64> =
         params.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.size()[0])).collect();

@@ -29,6 +29,7 @@ pub struct PassInputs<'a> {
     pub time: &'a Tensor,
     /// Embedded captions.
     pub text: &'a Tensor,
+    /// What the backward pass computes again.
     pub checkpointing: GradientCheckpointing,
 }
 

@@ -136,6 +136,13 @@ mod tests {
             let is_full = memory.gradient_checkpointing == GradientCheckpointing::Full;
             assert_eq!(is_offered, !is_full, "{advice}");
         }
+        let selective =
+            StepMemory { gradient_checkpointing: GradientCheckpointing::Selective, ..memory }.advice();
+        assert!(
+            selective.ends_with(
+                "or set train.gradient_checkpointing to true, which computes the forward pass twice"
+            )
+        );
         assert!(memory.advice().contains("take 13.00 of 80.00 GiB, and a sample about 1.000"));
     }
 }
