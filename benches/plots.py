@@ -109,18 +109,24 @@ def draw_bias(stem: Path, curve: Mapping[int, Mapping[str, float]]) -> None:
 def draw_soak(
     stem: Path,
     memory: Sequence[tuple[float, float]],
-    rates: Mapping[float, float],
+    rates: Sequence[tuple[float, float, float]],
     interruptions: Sequence[tuple[float, str]],
 ) -> None:
-    """Draws resident memory and rows per second by the rows done, and where processes ended early."""
+    """Draws memory and rates by the rows done, and where processes ended early.
+
+    `rates` has rows done, rows per second, and rows per convolution.
+    """
     with pyplot.rc_context(STYLE):
-        figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(9, 5.5), sharex=True)
+        figure, (upper, middle, lower) = pyplot.subplots(3, 1, figsize=(9, 7.5), sharex=True)
+        done, per_second, per_convolution = zip(*rates, strict=True)
         upper.plot(*zip(*memory, strict=True), ".", markersize=2, color=OUR_COLOUR)
         _describe(upper, "Resident memory of preprocess", "", "MiB")
-        lower.plot(*zip(*rates.items(), strict=True), "o-", markersize=3, color=OUR_COLOUR)
-        _describe(lower, "Rate", "rows done", "rows/s")
+        middle.plot(done, per_second, "o-", markersize=3, color=OUR_COLOUR)
+        _describe(middle, "Rate", "", "rows/s")
+        lower.plot(done, per_convolution, "o-", markersize=3, color=OUR_COLOUR)
+        _describe(lower, "Rate at the same speed of the machine", "rows done", "rows per convolution")
         for rows, name in interruptions:
-            for axes in (upper, lower):
+            for axes in (upper, middle, lower):
                 axes.axvline(rows, color=OFFLINE, linestyle=":", zorder=0)
             lower.text(rows, 0, f" {name}", rotation=90, va="bottom", fontsize=8, color=OFFLINE)
         lower.xaxis.set_major_formatter("{x:,.0f}")

@@ -11,17 +11,16 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from benches import plots, report, runner, soak_check
 from benches.runner import BenchError
 from benches.soak_interruptions import Interruption, Kill, MissingSource, SmallDisk, enter_private_mounts
+from benches.soak_machine import Machine, Work
 from benches.soak_pairs import FAULTS, Pairs, draw_pairs, write_run_file
 from benches.soak_run import Commit, Sample, Soak
 
@@ -55,6 +54,7 @@ class Change:
     name: str
     first: float
     last: float
+    has_goal: bool = True
 
     @property
     def share(self) -> float:
@@ -62,43 +62,62 @@ class Change:
 
     @property
     def is_missed(self) -> bool:
-        return abs(self.share) > GOAL
+        return self.has_goal and abs(self.share) > GOAL
 
     def cells(self) -> list[str]:
-        goal = f"within {GOAL:.0%}" + (", missed" if self.is_missed else "")
+        goal = f"within {GOAL:.0%}" if self.has_goal else ""
         figures = [report.number(self.first), report.number(self.last), f"{self.share:+.1%}"]
-        return [self.name, *figures, goal]
+        return [self.name, *figures, goal + (", missed" if self.is_missed else "")]
 
 
 def plan_interruptions(pairs: Pairs, disk: SmallDisk | None, seed: int) -> list[tuple[int, Interruption]]:
     """Interruptions in a drawn order, each with the number of committed units at which it comes.
 
-    All come in the first half, so that one process makes the second half.
+    None comes in the first tenth or in the second half: one process makes each.
     """
     rng = random.Random(seed)
     interruptions = [*[Kill()] * KILLS, MissingSource(pairs.folder), *([disk] if disk else [])]
     rng.shuffle(interruptions)
-    points = rng.sample(range(2, pairs.units // 2), len(interruptions))
+    points = rng.sample(range(pairs.units // 10 + 1, pairs.units // 2), len(interruptions))
     return list(zip(sorted(points), interruptions, strict=True))
 
 
-def measure_rates(commits: Sequence[Commit], parts: int) -> dict[float, float]:
-    """Rows per second in equal parts of the rows, by the rows done in the middle of a part.
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows, and what the machine could do while they were processed."""
 
-    The time before the first commit of each process does not count.
-    """
+    # Rows that were done before the middle of the part.
+    done: float
+    rows: int
+    work: Work
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.work.seconds
+
+    @property
+    def speed(self) -> float:
+        """The machine's, in convolutions per second."""
+        return self.work.convolutions / self.work.seconds
+
+    @property
+    def rows_per_convolution(self) -> float:
+        return self.rows / self.work.convolutions
+
+
+def measure_parts(commits: Iterable[Commit], machine: Machine, count: int) -> list[Part]:
+    """Equal parts of the rows. The time before the first commit of each process does not count."""
     ordered = sorted(commits, key=lambda commit: commit.at)
     total = sum(commit.rows for commit in ordered)
-    rows, seconds = np.zeros(parts), np.zeros(parts)
+    rows, work = [0] * count, [Work()] * count
     done = ordered[0].rows
     for before, commit in pairwise(ordered):
         done += commit.rows
         if before.process == commit.process:
-            part = min(parts - 1, int(parts * done / (total + 1)))
+            part = min(count - 1, int(count * done / (total + 1)))
             rows[part] += commit.rows
-            seconds[part] += commit.at - before.at
-    measured = np.flatnonzero(seconds)
-    return {float((part + 0.5) / parts * total): float(rows[part] / seconds[part]) for part in measured}
+            work[part] += machine.between(before.at, commit.at)
+    return [Part((i + 0.5) / count * total, rows[i], work[i]) for i in range(count) if rows[i]]
 
 
 def after_first_commit(samples: Sequence[Sample]) -> list[Sample]:
@@ -109,24 +128,20 @@ def after_first_commit(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.units > at_start[sample.process]]
 
 
-def measure_changes(soak: Soak, units: int, rows_per_unit: int) -> list[Change]:
-    rates = list(measure_rates(list(soak.commits.values()), 10).values())
-    memory = after_first_commit(soak.samples)
-    first = [sample for sample in memory if sample.units <= units / 10]
-    last = [sample for sample in memory if sample.units > units * 9 / 10]
-    return [
-        Change("rows/s", rates[0], rates[-1]),
-        # What other programs on the machine do changes this less than the rate.
-        Change("CPU time of a row, ms", *(cpu_ms_per_row(part, rows_per_unit) for part in (first, last))),
-        Change("resident memory, MiB", *(median(s.rss_mib for s in part) for part in (first, last))),
+def measure_changes(soak: Soak, units: int) -> list[Change]:
+    parts = measure_parts(soak.commits.values(), soak.machine, 10)
+    first, last = parts[0], parts[-1]
+    samples = after_first_commit(soak.samples)
+    memory = [
+        [sample.rss_mib for sample in samples if sample.units <= units / 10],
+        [sample.rss_mib for sample in samples if sample.units > units * 9 / 10],
     ]
-
-
-def cpu_ms_per_row(samples: Sequence[Sample], rows_per_unit: int) -> float:
-    """CPU time of a row while one process committed these units."""
-    first, last = samples[0], samples[-1]
-    rows = max(1, last.units - first.units) * rows_per_unit
-    return 1000 * (last.cpu_s - first.cpu_s) / rows
+    return [
+        Change("rows/s", first.rows_per_second, last.rows_per_second, has_goal=False),
+        Change("the machine's speed, convolutions/s", first.speed, last.speed, has_goal=False),
+        Change("rows per convolution", first.rows_per_convolution, last.rows_per_convolution),
+        Change("resident memory, MiB", *map(median, memory)),
+    ]
 
 
 def inspect() -> dict:
@@ -171,7 +186,8 @@ def draw_chart(soak: Soak, pairs: Pairs, folder: Path) -> None:
     # As many as a chart can show.
     samples = samples[:: len(samples) // POINTS + 1]
     memory = [(sample.units * rows, sample.rss_mib) for sample in samples]
-    rates = measure_rates(list(soak.commits.values()), 50)
+    parts = measure_parts(soak.commits.values(), soak.machine, 50)
+    rates = [(part.done, part.rows_per_second, part.rows_per_convolution) for part in parts]
     interruptions = [(units * rows, name) for units, name in soak.interruptions]
     plots.draw_soak(folder / CHART.name, memory, rates, interruptions)
 
@@ -209,8 +225,8 @@ def bench(args: argparse.Namespace) -> None:
 def report_soak(
     args: argparse.Namespace, seed: int, pairs: Pairs, soak: Soak, result: dict, seconds: float
 ) -> None:
-    changes = measure_changes(soak, pairs.units, pairs.rows_per_unit)
-    versions, machine = runner.versions("pyarrow"), runner.machine()
+    changes = measure_changes(soak, pairs.units)
+    versions, machine = runner.versions("pyarrow", "torch"), runner.machine()
     head = f"{report.measured_on(machine, versions)} {pairs.rows:,} rows, seed {seed}."
     draw_chart(soak, pairs, FOLDER if args.quick else CHART.parent)
     if not args.quick:

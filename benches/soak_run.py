@@ -1,7 +1,6 @@
 """A command that is started again after each interruption until it succeeds, and watched meanwhile."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from benches.runner import BenchError
 from benches.soak_interruptions import Interruption
+from benches.soak_machine import Machine
 
 POLL_S = 0.05
 # Time for the last process, and for a process to notice that it cannot continue.
@@ -20,13 +20,10 @@ RUN_LIMIT_S, STOP_LIMIT_S = 4 * 3600, 300
 
 @dataclass(frozen=True)
 class Sample:
-    """A process at one time."""
+    """Memory and progress of a process at one time."""
 
-    at: float
     process: int
     rss_mib: float
-    # Seconds of CPU time since the process started.
-    cpu_s: float
     # Committed units.
     units: int
 
@@ -51,6 +48,7 @@ class Soak:
     # When each interruption began, in committed units, and its name.
     interruptions: list[tuple[int, str]] = field(default_factory=list)
     commits: dict[str, Commit] = field(default_factory=dict)
+    machine: Machine = field(default_factory=Machine)
 
     def run(self, planned: Iterable[tuple[int, Interruption]]) -> dict:
         """Runs to the end, with an interruption whenever so many units are committed; returns the result."""
@@ -117,9 +115,10 @@ class Soak:
             if path.name not in self.commits:
                 rows = json.loads(path.read_text())["counts"]["read"]
                 self.commits[path.name] = Commit(path.stat().st_mtime, number, rows)
-        rss, cpu = resident_mib(process.pid), cpu_seconds(process.pid)
-        if rss is not None and cpu is not None:
-            self.samples.append(Sample(time.time(), number, rss, cpu, len(self.commits)))
+        rss = resident_mib(process.pid)
+        if rss is not None:
+            self.samples.append(Sample(number, rss, len(self.commits)))
+        self.machine.measure(process)
         return len(self.commits)
 
 
@@ -131,13 +130,3 @@ def resident_mib(pid: int) -> float | None:
         return None
     found = (line for line in status.splitlines() if line.startswith("VmRSS:"))
     return next((int(line.split()[1]) / 1024 for line in found), None)
-
-
-def cpu_seconds(pid: int) -> float | None:
-    """CPU time of a process, in user and kernel mode; None if it has ended."""
-    try:
-        # The fields after the name, which is in parentheses; utime and stime are the 14th and 15th of all.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

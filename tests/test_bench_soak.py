@@ -8,6 +8,7 @@ import tidemill
 
 from benches import soak, soak_check
 from benches.runner import BenchError
+from benches.soak_machine import Machine, Pause, Work
 from benches.soak_pairs import FAULTS, draw_pairs, write_run_file
 from benches.soak_run import Commit
 
@@ -50,4 +51,15 @@ def test_rate_leaves_out_the_start_of_a_process():
     """The second process starts for a minute, and is then as fast as the first."""
     commits = [Commit(at=float(at), process=0, rows=10) for at in range(10)]
     commits += [Commit(at=60.0 + at, process=1, rows=10) for at in range(10)]
-    assert soak.measure_rates(commits, 4) == {25: 10, 75: 10, 125: 10, 175: 10}
+    parts = soak.measure_parts(commits, Machine([Pause(-2, -1, speed=5)]), 4)
+    assert [(part.done, part.rows_per_second) for part in parts] == [(25, 10), (75, 10), (125, 10), (175, 10)]
+
+
+def test_rate_at_the_same_speed_of_the_machine_is_flat():
+    """The machine gets half as fast after 5 s. The process is stopped for a second before and after that."""
+    commits = [Commit(at=float(at), process=0, rows=10) for at in (0, 1, 2, 4, 5, 7, 10, 12, 14, 16)]
+    machine = Machine([Pause(2, 3, speed=8), Pause(7, 8, speed=4)])
+    first, last = soak.measure_parts(commits, machine, 2)
+    assert (first.rows, first.work) == (40, Work(seconds=4, convolutions=32))
+    assert (last.rows, last.work) == (50, Work(seconds=10, convolutions=40))
+    assert first.rows_per_convolution == last.rows_per_convolution
