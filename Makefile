@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow test-stores lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-families bench-compile bench-overlap bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation bench-dedup bench-memory soak sd2-smoke smoke wheel wheel-test lock clean
+.PHONY: help setup test test-slow test-stores lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-families bench-compile bench-overlap bench-nodes bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation bench-dedup bench-memory soak sd2-smoke smoke wheel wheel-test lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -33,6 +33,7 @@ help:
 	@echo "make bench-families  the same with SDXL's U-Net and Stable Diffusion 3's transformer"
 	@echo "make bench-compile  beside torch.compile, and with diffusers' U-Net in Tidemill; redraws its part"
 	@echo "make bench-overlap  how much communication hides behind computation; redraws its part"
+	@echo "make bench-nodes   what two nodes send to each other, by train.sharding; redraws its part; needs root"
 	@echo "make bench-operations  where a training step's time goes; redraws docs/performance.md"
 	@echo "make bench-launches  what a training step asks of a GPU, counted without one; redraws docs/performance.md"
 	@echo "make bench-eval   FID beside torch-fidelity and torchmetrics; redraws its part"
@@ -129,6 +130,10 @@ bench-compile: setup
 # As bench-data.
 bench-overlap: setup
 	$(PYTHON) -m benches.overlap $(ARGS)
+
+# As bench-data. It makes network namespaces, so it needs root.
+bench-nodes: setup
+	$(PYTHON) -m benches.node_traffic $(ARGS)
 
 # As bench-data. It takes the models of bench-train, and makes those that are missing.
 bench-operations: setup

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean, median
@@ -98,7 +98,8 @@ def train(case: Mapping[str, object], steps: int) -> Run:
     with (output / "stderr.log").open("w+") as log:
         options = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": log}
         process = subprocess.Popen(command, **options, text=True)
-        counted = count_bytes_at_steps(output / "metrics.jsonl", (steps // 4, steps), process)
+        at_steps = (steps // 4, steps)
+        counted = count_bytes_at_steps(output / "metrics.jsonl", at_steps, process, loopback_bytes)
         code = process.wait(timeout=runner.LIMIT_S)
         log.seek(0)
         words = log.read()
@@ -109,14 +110,14 @@ def train(case: Mapping[str, object], steps: int) -> Run:
 
 
 def count_bytes_at_steps(
-    metrics: Path, steps: Sequence[int], process: subprocess.Popen
+    metrics: Path, steps: Sequence[int], process: subprocess.Popen, sent_bytes: Callable[[], int]
 ) -> list[tuple[int, int]]:
-    """Pairs of completed steps and bytes sent, taken when each of `steps` is reached."""
+    """Pairs of completed steps and bytes sent so far, taken when each of `steps` is reached."""
     counted: list[tuple[int, int]] = []
     while len(counted) < len(steps) and process.poll() is None:
         done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
         if done >= steps[len(counted)]:
-            counted.append((done, loopback_bytes()))
+            counted.append((done, sent_bytes()))
         time.sleep(0.01)
     return counted
 

@@ -131,17 +131,22 @@ def after_first_commit(samples: Sequence[Sample]) -> list[Sample]:
 def measure_changes(soak: Soak, units: int) -> list[Change]:
     parts = measure_parts(soak.commits.values(), soak.machine, 10)
     first, last = parts[0], parts[-1]
-    samples = after_first_commit(soak.samples)
-    memory = [
-        [sample.rss_mib for sample in samples if sample.units <= units / 10],
-        [sample.rss_mib for sample in samples if sample.units > units * 9 / 10],
-    ]
+    memory = measure_memory(soak.samples, units)
     return [
         Change("rows/s", first.rows_per_second, last.rows_per_second, has_goal=False),
         Change("the machine's speed, convolutions/s", first.speed, last.speed, has_goal=False),
         Change("rows per convolution", first.rows_per_convolution, last.rows_per_convolution),
-        Change("resident memory, MiB", *map(median, memory)),
+        Change("resident memory, MiB", memory[0], memory[9], has_goal=False),
+        Change("resident memory of the last process (sixth and last tenth)", memory[5], memory[9]),
     ]
+
+
+def measure_memory(samples: Sequence[Sample], units: int) -> list[float]:
+    """Median resident memory, MiB, in each tenth of the units."""
+    tenths: list[list[float]] = [[] for _ in range(10)]
+    for sample in after_first_commit(samples):
+        tenths[min(9, 10 * sample.units // units)].append(sample.rss_mib)
+    return [median(tenth) for tenth in tenths]
 
 
 def inspect() -> dict:
@@ -232,6 +237,7 @@ def report_soak(
     if not args.quick:
         about = {"versions": versions, "machine": machine, "seed": seed, "rows": pairs.rows}
         found = {"changes": [asdict(change) for change in changes], "interruptions": soak.interruptions}
+        found["memory_mib"] = measure_memory(soak.samples, pairs.units)
         entry = found | {"faults": pairs.count_faults(), "seconds": seconds, "result": result} | about
         report.write_json(runner.RESULTS / "soak.json", [entry])
     report.publish(PAGE, "bench-soak", page(head, pairs, soak, changes, result, seconds), args.quick)

@@ -27,7 +27,7 @@ def check_validations(ours, theirs, tolerance):
     assert all(line["validation_rows"] == 20 for line in found)
 
 
-def check_metrics(lines, world, sharded):
+def check_metrics(lines, world, sharding):
     """Checks the fields of metrics other than the loss."""
     assert [line["step"] for line in lines] == list(range(1, 11))
     for line in lines:
@@ -36,8 +36,8 @@ def check_metrics(lines, world, sharded):
         assert line["images_per_second"] > 0
         assert 0 <= line["data_wait"] <= 1
         for kind, time in line["communication"].items():
-            # Weights are gathered after the previous step, and only if they are sharded.
-            if kind == "weights" and (line["step"] == 1 or not sharded):
+            # Weights are gathered after the previous step, or, if they are sharded, during each step.
+            if kind == "weights" and (sharding == "none" or (sharding != "full_shard" and line["step"] == 1)):
                 assert time == {"busy": None, "exposed": 0}
             else:
                 assert time["busy"] > 0
@@ -73,8 +73,17 @@ UNEVEN = training.UNEVEN_BATCH
     ("world", "nodes", "settings"),
     [
         (3, None, {"train.micro_batch": 1, "train.bucket_bytes": "100 KiB", "checkpoint.writers": "first"}),
-        (4, 2, {"checkpoint.writers": "node"}),
         (4, 2, {"train.sharding": "hybrid_shard", "checkpoint.writers": "node"}),
+        (
+            4,
+            2,
+            {"train.sharding": "full_shard", "train.bucket_bytes": "100 KiB", "checkpoint.writers": "node"},
+        ),
+        (
+            2,
+            None,
+            {"train.sharding": "full_shard", "train.micro_batch": 2, "train.gradient_checkpointing": True},
+        ),
         (3, [2, 1], {"train.gradient_checkpointing": True, "train.bucket_bytes": "1 MiB"}),
         (2, None, {"train.sharding": "none", "train.micro_batch": 2}),
         (3, None, {"train.sharding": "none", "train.reduce_precision": "bf16"}),
@@ -85,7 +94,7 @@ def test_training_is_the_same_for_any_number_of_ranks(world, nodes, settings, si
     settings = {**UNEVEN, **validation(dataset), **settings}
     log = training.train_to_end(tmp_path, dataset, ranks=world, nodes=nodes, **settings)
     assert re.search(rf"each of {world} ranks sends [\d.]+ MiB of gradients and [\d.]+ \w+ of weights", log)
-    check_metrics(run_output.read_metrics(tmp_path), world, settings.get("train.sharding") != "none")
+    check_metrics(run_output.read_metrics(tmp_path), world, settings.get("train.sharding"))
     rounded = "bf16" in (settings.get("train.reduce_precision"), settings.get("train.moment_precision"))
     np.testing.assert_allclose(
         run_output.read_losses(tmp_path), run_output.read_losses(single), rtol=1e-3 if rounded else 1e-5

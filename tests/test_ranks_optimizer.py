@@ -82,6 +82,7 @@ def make_probe(output, world, partitions, rng):
         "partitions": partitions,
         "bucket_elements": rng.choice([1, 500, 10**6]),
         "micro_batches": rng.randrange(1, 4),
+        "accumulates_partitions": partitions > 1 and rng.random() < 0.5,
         "bf16": rng.random() < 0.3,
         "bf16_moments": rng.random() < 0.3,
         "ema": rng.random() < 0.5,
@@ -134,7 +135,7 @@ def check_memory(found, shapes, probe):
     moments = 2 * (2 if probe["bf16_moments"] else 4)
     needed = 4 * count + moments * trained + (4 * count if probe["ema"] else 0)
     assert needed / parts <= state <= (needed + 4 * padding) / parts
-    if parts > 1 and probe["micro_batches"] == 1:
+    if parts > 1 and (probe["micro_batches"] == 1 or probe["accumulates_partitions"]):
         # A rank's part, and the buckets in flight.
         largest = max(int(np.prod(shape)) for shape in shapes)
         in_flight = 4 * width * max(min(probe["bucket_elements"], count), largest) + 4 * 4 * 32 * parts

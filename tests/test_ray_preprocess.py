@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -42,6 +44,23 @@ def test_preprocess_on_ray_matches_local_engine(cluster, pairs_run, encoded_pair
     pairs.assert_same_dataset(tmp_path, output)
     again = tidemill.preprocess(pairs_run, output=str(tmp_path), **on_cluster(cluster))
     assert again["units"] == {"total": 16, "done": 0}
+
+
+def test_recipe_in_docs_reads_a_dataset_with_ray_data(cluster, pairs_run, tmp_path):
+    page = Path(__file__).resolve().parent.parent / "docs" / "dataset-format.md"
+    # Named as what Ray takes to its workers with it.
+    recipe = {"__name__": "__main__"}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)), recipe)
+    tidemill.preprocess(pairs_run, output=str(tmp_path), **{"encode.embeddings": "f8"})
+    root = tmp_path / "dataset"
+    units = recipe["units"](root)
+    for group in ("latents-64", "text", "validation-text"):
+        rows = recipe["ray_dataset"](root, units, group).iter_rows()
+        found = {row["sample_id"]: row["array"] for row in rows}
+        # Other tests compare these with what was written.
+        direct = recipe["tensors"](root, units, group)
+        assert found.keys() == direct.keys() != set()
+        assert all((found[i] == direct[i]).all() for i in found), group
 
 
 def test_stages_in_pipeline_match_local_engine(cluster, pairs_run, encoded_pairs, tmp_path):

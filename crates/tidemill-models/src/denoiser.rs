@@ -105,6 +105,12 @@ pub trait TrainableDenoiser: Denoiser {
         None
     }
 
+    /// The parts of the network whose weights may be whole on a rank only while they run, in the order in which a
+    /// forward pass uses them: the prefixes of their parameters' names. Empty if it has none.
+    fn shard_units(&self) -> Vec<Vec<String>> {
+        Vec::new()
+    }
+
     /// Identifies the network in its checkpoints: its kind, and the configuration that tells it
     /// from others of its kind.
     fn identity(&self) -> (&'static str, Value);

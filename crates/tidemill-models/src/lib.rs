@@ -41,7 +41,7 @@ pub use mmdit::{QkNorm, SD3Transformer2DModel, SD3TransformerConfig};
 pub use model_folder::{
     ModelFolder, TextEncoderFolders, Variant, check_weights, compute_digest, load_weights, save_weights,
 };
-pub use params::{ParamInit, Params};
+pub use params::{ParamInit, Params, ShardHooks};
 pub use schedule::{
     BetaSchedule, DynamicShift, EdmConfig, FlowShift, NoiseLevels, NoiseSchedule, PredictionType,
     SchedulerConfig, SchedulerForm, SigmaSchedule, TimestepSpacing,

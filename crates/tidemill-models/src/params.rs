@@ -2,10 +2,16 @@
 //! built. Layers hold handles to the same tensors, so loading or casting parameters here changes
 //! the layers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
+
 use tch::{Device, Kind, Tensor};
+use tidemill_torch::{guard, register_pre_backward_hook};
+
+use crate::error::Error;
+use crate::layers::unwrap_or_panic;
 
 /// How the parameters of a new network are initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +26,27 @@ pub enum ParamInit {
 
 /// The named parameters of one network.
 pub struct Params {
-    device: Device,
+    device: Cell<Device>,
     init: ParamInit,
     entries: RefCell<Vec<(String, Tensor)>>,
     /// Constants that weight files hold beside the parameters.
     buffers: RefCell<Vec<(String, Tensor)>>,
     norm_parameters: RefCell<BTreeSet<String>>,
     pre_forward_hook: RefCell<Option<PreForwardHook>>,
+    shard_hooks: RefCell<Option<Arc<dyn ShardHooks>>>,
+}
+
+/// What happens around the uses of a shard unit: a part of a network whose weights may be whole on a rank only
+/// while it runs ([`shard_units`](crate::TrainableDenoiser::shard_units)).
+pub trait ShardHooks: Send + Sync {
+    /// The forward pass of a unit comes next.
+    fn pre_forward(&self, unit: usize);
+
+    /// The backward pass of a unit comes next.
+    ///
+    /// # Errors
+    /// If its weights cannot be had. The backward pass fails.
+    fn pre_backward(&self, unit: usize) -> Result<(), tidemill_torch::Error>;
 }
 
 /// Called with the name of a module before the module runs.
@@ -58,12 +78,13 @@ pub(crate) enum Init {
 impl Params {
     pub(crate) fn new(device: Device, init: ParamInit) -> Self {
         Self {
-            device,
+            device: Cell::new(device),
             init,
             entries: RefCell::default(),
             buffers: RefCell::default(),
             norm_parameters: RefCell::default(),
             pre_forward_hook: RefCell::default(),
+            shard_hooks: RefCell::default(),
         }
     }
 
@@ -108,9 +129,25 @@ impl Params {
         self.entries.borrow().iter().map(|(_, t)| t.numel()).sum()
     }
 
-    /// The device the parameters are on.
+    /// The device of the network's arithmetic. The parameters are on it, unless [`Self::set_device`] has been called
+    /// and the trainer has not moved them yet.
     pub fn device(&self) -> Device {
-        self.device
+        self.device.get()
+    }
+
+    /// Sets the device of the network's arithmetic, and moves the constants there. The parameters stay where
+    /// they are: moved one by one, they need no memory for all of them.
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    pub fn set_device(&self, device: Device) -> Result<(), Error> {
+        self.device.set(device);
+        Ok(guard(|| {
+            self.buffers
+                .borrow_mut()
+                .iter_mut()
+                .for_each(|(_, buffer)| buffer.set_data(&buffer.to_device(device)))
+        })?)
     }
 
     /// Sets a hook that a forward pass calls with the name of each top-level module before it runs
@@ -125,6 +162,27 @@ impl Params {
     pub fn run_pre_forward_hook(&self, name: impl fmt::Display) {
         if let Some(hook) = &*self.pre_forward_hook.borrow() {
             hook(&name.to_string());
+        }
+    }
+
+    /// Sets what happens around the uses of shard units. Other hooks replace the first ones.
+    pub fn set_shard_hooks(&self, hooks: Arc<dyn ShardHooks>) {
+        *self.shard_hooks.borrow_mut() = Some(hooks);
+    }
+
+    /// Calls the hook: the forward pass of this shard unit comes next.
+    pub(crate) fn begin_shard_unit(&self, unit: usize) {
+        if let Some(hooks) = &*self.shard_hooks.borrow() {
+            hooks.pre_forward(unit);
+        }
+    }
+
+    /// Lets the hook be called before the backward pass of this shard unit, whose forward pass has made `outputs`.
+    pub(crate) fn end_shard_unit<'a>(&self, unit: usize, outputs: impl IntoIterator<Item = &'a Tensor>) {
+        let Some(hooks) = &*self.shard_hooks.borrow() else { return };
+        for output in outputs {
+            let hooks = hooks.clone();
+            unwrap_or_panic(register_pre_backward_hook(output, move || hooks.pre_backward(unit)));
         }
     }
 
@@ -179,7 +237,7 @@ impl<'a> Scope<'a> {
     pub fn buffer(&self, name: &str, shape: &[i64], value: impl FnOnce() -> Tensor) -> Tensor {
         let tensor = match self.params.init {
             ParamInit::ShapeOnly => {
-                Tensor::empty([1], (Kind::Float, self.params.device)).expand(shape, false)
+                Tensor::empty([1], (Kind::Float, self.params.device())).expand(shape, false)
             }
             ParamInit::Random | ParamInit::Empty => value().reshape(shape).contiguous(),
         };
@@ -189,7 +247,7 @@ impl<'a> Scope<'a> {
 
     /// Creates the parameter `name` (f32).
     pub fn param(&self, name: &str, shape: &[i64], init: Init) -> Tensor {
-        let options = (Kind::Float, self.params.device);
+        let options = (Kind::Float, self.params.device());
         let tensor = match (self.params.init, init) {
             (ParamInit::Empty, _) => Tensor::empty(shape, options),
             (ParamInit::ShapeOnly, _) => Tensor::empty([1], options).expand(shape, false),

@@ -22,6 +22,7 @@ pub mod modes;
 pub mod plan;
 #[cfg(test)]
 mod plan_tests;
+pub mod shard_units;
 pub mod storage;
 pub mod traffic;
 pub mod workload;

@@ -3,12 +3,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `train.sharding`: which ranks share gradients and optimizer state. Weights are whole on all ranks.
+/// `train.sharding`: which ranks share gradients and optimizer state. Weights are whole on all ranks, but for
+/// `FullShard`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharding {
     /// All ranks share them: each has its partition, as in FSDP's `SHARD_GRAD_OP`.
     ShardGradOp,
+    /// All ranks share them, and the weights: a rank has the weights of a part of the network only while it runs, as in
+    /// FSDP's `FULL_SHARD`.
+    FullShard,
     /// The ranks of a node share them, and all nodes have the same, as in FSDP's `_HYBRID_SHARD_ZERO2`.
     /// Weights are gathered within a node only.
     HybridShard,
@@ -20,7 +24,7 @@ impl Sharding {
     /// The number of ranks that share the state, of so many in all and on each node.
     pub fn partitions(self, ranks: u64, ranks_per_node: u64) -> u64 {
         match self {
-            Self::ShardGradOp => ranks,
+            Self::ShardGradOp | Self::FullShard => ranks,
             Self::HybridShard => ranks_per_node.min(ranks),
             Self::None => 1,
         }
@@ -32,6 +36,8 @@ impl Sharding {
 pub struct MemoryLayout {
     /// The number of trained parameters.
     pub parameters: u64,
+    /// The number of parameters whose weights are there at a time: all, unless they are sharded.
+    pub resident_parameters: u64,
     /// Bytes of constants beside the parameters, which each rank has whole: a transformer's positions.
     pub buffer_bytes: u64,
     /// The number of ranks.
@@ -91,7 +97,7 @@ impl StateBytes {
         let is_shared = !is_sharded && layout.weight_bytes == F32;
         let copies = u64::from(!is_shared) + u64::from(layout.has_ema);
         Self {
-            weights: all * layout.weight_bytes + layout.buffer_bytes,
+            weights: layout.resident_parameters * layout.weight_bytes + layout.buffer_bytes,
             gradients,
             optimizer: own * (copies * F32 + 2 * layout.moment_bytes),
         }
@@ -183,6 +189,7 @@ mod tests {
     fn layout() -> MemoryLayout {
         MemoryLayout {
             parameters: 1000,
+            resident_parameters: 1000,
             buffer_bytes: 0,
             ranks: 4,
             partitions: 4,
@@ -203,6 +210,7 @@ mod tests {
         };
         assert_eq!(bytes(layout()), [2000, 1030, 4000]);
         assert_eq!(bytes(MemoryLayout { is_accumulated: true, ..layout() }), [2000, 5000, 4000]);
+        assert_eq!(bytes(MemoryLayout { resident_parameters: 70, ..layout() }), [140, 1030, 4000]);
         assert_eq!(bytes(MemoryLayout { partitions: 1, ..layout() }), [2000, 4000, 16000]);
         assert_eq!(bytes(MemoryLayout { ranks: 1, partitions: 1, ..layout() }), [2000, 2000, 16000]);
         assert_eq!(bytes(MemoryLayout { has_ema: false, moment_bytes: 2, ..layout() }), [2000, 1030, 2000]);

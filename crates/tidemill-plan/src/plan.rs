@@ -10,6 +10,7 @@ use crate::dollars::dollars;
 use crate::error::{Error, Result};
 use crate::memory::{GpuMemory, MemoryLayout, StateBytes};
 use crate::modes::{EncoderCurve, Mode, ModePlan, needed_encoders, plan_mode};
+use crate::shard_units::UnitSizes;
 use crate::storage::Storage;
 use crate::traffic::Traffic;
 use crate::workload::{Phase, Workload};
@@ -223,13 +224,21 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
     let ranks = cluster.trainer_gpus();
     let per_rank = phase.global_batch.div_ceil(ranks);
     let partitions = workload.sharding.partitions(ranks, cluster.trainers.devices());
-    let is_accumulated = per_rank > phase.micro_batch;
-    let layout = MemoryLayout { ranks, partitions, is_accumulated, ..workload.layout };
+    let micro_batches = per_rank.div_ceil(phase.micro_batch);
+    let units = workload.shard_units.as_ref().filter(|_| ranks > 1);
+    let layout = MemoryLayout {
+        ranks,
+        partitions,
+        // With sharded weights each micro-batch is reduced.
+        is_accumulated: micro_batches > 1 && units.is_none(),
+        resident_parameters: units.map_or(workload.layout.parameters, UnitSizes::resident),
+        ..workload.layout
+    };
     let image = workload.image_costs.get(&phase.resolution).cloned().unwrap_or_default();
     let images = phase.micro_batch.min(per_rank);
     let available = cluster.trainers.node.gpu_memory.map(|gib| (gib * (1u64 << 30) as f64) as u64);
     let (state, moments) = (StateBytes::new(&layout), image.activations.as_deref());
-    let memory = GpuMemory::new(&state, moments, images, is_accumulated, available);
+    let memory = GpuMemory::new(&state, moments, images, micro_batches > 1, available);
     if memory.largest_micro_batch == Some(0) {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         return Err(Error::new(
@@ -246,7 +255,8 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
             ),
         ));
     }
-    let parameters = layout.parameters;
+    let reduced = layout.parameters * units.map_or(1, |_| micro_batches);
+    let gathered = units.map_or(layout.parameters, |units| units.gathered(micro_batches));
     let rate = cluster.trainers.train_rate(phase.resolution).ok();
     Ok(StepPlan {
         resolution: phase.resolution,
@@ -257,8 +267,8 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
         traffic: Traffic::new(
             ranks,
             layout.partitions,
-            parameters * layout.reduce_bytes,
-            parameters * layout.weight_bytes,
+            reduced * layout.reduce_bytes,
+            gathered * layout.weight_bytes,
         ),
         memory,
     })

@@ -25,6 +25,7 @@ fn config(old: &str, new: &str, more: &str) -> PlanConfig {
 fn workload() -> Workload {
     let layout = MemoryLayout {
         parameters: 100_000_000,
+        resident_parameters: 100_000_000,
         buffer_bytes: 0,
         ranks: 1,
         partitions: 1,
@@ -39,6 +40,7 @@ fn workload() -> Workload {
         phases: vec![Phase { resolution: 64, samples: 32_000, global_batch: 32, micro_batch: 16 }],
         layout,
         sharding: Sharding::ShardGradOp,
+        shard_units: None,
         row_format: RowFormat {
             latent_channels: 4,
             downscale_factor: 8,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::memory::{BackwardMoment, MemoryLayout, Sharding};
+use crate::shard_units::UnitSizes;
 use crate::storage::{RowFormat, TextFormat};
 
 /// A run, as a plan sees it.
@@ -14,6 +15,8 @@ pub struct Workload {
     pub layout: MemoryLayout,
     /// Which ranks share the state.
     pub sharding: Sharding,
+    /// The network's parameters by shard unit, if their weights are sharded.
+    pub shard_units: Option<UnitSizes>,
     /// Bytes of a dataset's rows.
     pub row_format: RowFormat,
     /// How the dataset has its captions.

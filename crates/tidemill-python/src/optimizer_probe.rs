@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::Params;
 use tidemill_torch::{AdamW, AdamWScalars};
-use tidemill_train::{Error, GradientReduction, Optimizer, ShardingPlan, World};
+use tidemill_train::{Error, GradientAccumulation, GradientReduction, Optimizer, ShardingPlan, World};
 
 use crate::error::{TidemillError, raise};
 
@@ -34,6 +34,8 @@ struct Probe {
     bucket_elements: usize,
     /// The number of equal parts in which the gradients arrive.
     micro_batches: usize,
+    /// Whether each of them is reduced, and partitions are accumulated.
+    accumulates_partitions: bool,
     /// Whether computation and communication use bf16 instead of f32.
     bf16: bool,
     /// Whether AdamW's moments are bf16 instead of f32.
@@ -75,7 +77,12 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
     let params = Params::from_named(Device::Cpu, (0..probe.parameters).map(load_parameter).collect());
     let kind = if probe.bf16 { Kind::BFloat16 } else { Kind::Float };
     let names = |indices: &[usize]| indices.iter().map(|i| format!("p{i}")).collect::<BTreeSet<_>>();
-    let reduction = GradientReduction { kind, is_accumulated: probe.micro_batches > 1 };
+    let accumulation = match (probe.micro_batches, probe.accumulates_partitions) {
+        (1, _) => GradientAccumulation::Off,
+        (_, false) => GradientAccumulation::Whole,
+        (_, true) => GradientAccumulation::Partitions,
+    };
+    let reduction = GradientReduction { kind, accumulation };
     let plan = ShardingPlan {
         partition_count: probe.partitions,
         bucket_elements: probe.bucket_elements,
@@ -83,14 +90,13 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         moment_kind: if probe.bf16_moments { Kind::BFloat16 } else { Kind::Float },
         frozen: names(&probe.frozen),
         f32_params: names(&probe.f32),
+        units: Vec::new(),
     };
     let mut optimizer = Optimizer::new(&params, kind, plan, &world)?;
     for step in 0..probe.steps {
         optimizer.gradients().begin_step();
         for micro_batch in 0..probe.micro_batches {
-            if micro_batch + 1 == probe.micro_batches {
-                optimizer.gradients().begin_last_micro_batch();
-            }
+            optimizer.gradients().begin_micro_batch(micro_batch + 1 == probe.micro_batches)?;
             let mut loss = Tensor::zeros([], (Kind::Float, Device::Cpu));
             for (i, (_, param)) in params.named_parameters().into_iter().enumerate() {
                 let gradient = &tensors[&format!("gradient.{step}.{rank}.{i}")] / probe.micro_batches as f64;
@@ -107,7 +113,8 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
             AdamWScalars { step: count, learning_rate, grad_divisor: &divisor, ema_rate, skip: None };
         optimizer.step(AdamW { betas, eps, weight_decay }, scalars, probe.ema)?;
     }
-    // This also waits for the weights of other ranks.
+    // Waits for the weights of other ranks.
+    params.run_pre_forward_hook("");
     let bytes = optimizer.memory_bytes();
     let weights = params.named_parameters();
     let weights: Vec<_> =

@@ -28,7 +28,7 @@ std::vector<at::Tensor*> to_pointers(std::vector<at::Tensor>& tensors) {
 // Frees what Rust gave as `context`.
 using DropContext = void (*)(void* context);
 
-// Takes over `grad`. Returns false and writes `message` if the hook failed.
+// Takes over `grad`, which may be null. Returns false and writes `message` if the hook failed.
 using CallHook = bool (*)(void* context, at::Tensor* grad, char* message, size_t message_size);
 
 // Takes a gradient from its parameter as soon as it is complete, and passes it to Rust.
@@ -50,8 +50,27 @@ struct GradHook : torch::autograd::PostAccumulateGradHook {
   DropContext drop;
 };
 
+// Calls Rust before the backward pass of an operation.
+struct PreBackwardHook : torch::autograd::FunctionPreHook {
+  PreBackwardHook(void* context, CallHook call, DropContext drop) : context(context), call(call), drop(drop) {}
+  ~PreBackwardHook() override { drop(context); }
+  PreBackwardHook(const PreBackwardHook&) = delete;
+  PreBackwardHook& operator=(const PreBackwardHook&) = delete;
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    char message[MAX_MESSAGE];
+    if (!call(context, nullptr, message, sizeof message)) throw std::runtime_error(message);
+    return grads;
+  }
+
+  void* context;
+  CallHook call;
+  DropContext drop;
+};
+
 // Returns a new tensor, or null and writes `message`.
-using CallForward = at::Tensor* (*)(void* context, at::Tensor** inputs, size_t count, char* message, size_t message_size);
+using CallForward = at::Tensor* (*)(void* context, at::Tensor** inputs, size_t count, bool recomputes, char* message,
+                                    size_t message_size);
 
 // Gradient checkpointing: keeps nothing but the inputs of a module; the backward pass computes its
 // forward pass again.
@@ -62,10 +81,10 @@ struct CheckpointNode : torch::autograd::Node {
   }
   ~CheckpointNode() override { drop(context); }
 
-  at::Tensor forward(std::vector<at::Tensor>& inputs) {
+  at::Tensor forward(std::vector<at::Tensor>& inputs, bool recomputes) {
     auto pointers = to_pointers(inputs);
     char message[MAX_MESSAGE];
-    std::unique_ptr<at::Tensor> output(call(context, pointers.data(), pointers.size(), message, sizeof message));
+    std::unique_ptr<at::Tensor> output(call(context, pointers.data(), pointers.size(), recomputes, message, sizeof message));
     if (!output) throw std::runtime_error(message);
     return *output;
   }
@@ -77,7 +96,7 @@ struct CheckpointNode : torch::autograd::Node {
       auto input = variable.unpack();
       inputs.push_back(input.detach().set_requires_grad(input.requires_grad()));
     }
-    auto output = forward(inputs);
+    auto output = forward(inputs, /*recomputes=*/true);
     torch::autograd::variable_list input_grads;
     // Where everything is frozen there is no graph to go back through.
     if (output.requires_grad()) torch::autograd::backward({output}, {grads[0]});
@@ -159,6 +178,13 @@ char* tm_remove_grad_hook(at::Tensor* param) {
   return catch_errors([&] { torch::autograd::impl::set_post_acc_grad_hooks(*param, nullptr); });
 }
 
+char* tm_register_pre_backward_hook(at::Tensor* output, void* context, CallHook call, DropContext drop) {
+  auto hook = std::make_unique<PreBackwardHook>(context, call, drop);
+  return catch_errors([&] {
+    if (auto node = output->grad_fn()) node->add_pre_hook(std::move(hook));
+  });
+}
+
 char* tm_gradient_checkpoint(at::Tensor** inputs, size_t input_count, void* context, CallForward call, DropContext drop,
                              at::Tensor** out) {
   return catch_errors([&] {
@@ -167,7 +193,7 @@ char* tm_gradient_checkpoint(at::Tensor** inputs, size_t input_count, void* cont
     at::Tensor output;
     {
       at::NoGradGuard no_grad;
-      output = node->forward(tensors);
+      output = node->forward(tensors, /*recomputes=*/false);
     }
     if (at::GradMode::is_enabled()) torch::autograd::create_gradient_edge(output, node);
     *out = new at::Tensor(output);

@@ -10,6 +10,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "common.h"
@@ -21,6 +22,9 @@
 #include <string>
 
 namespace {
+
+// No CPU and no GPU has memory at this address. From nullptr an offset may lead to some.
+void* const NO_MEMORY = reinterpret_cast<void*>(0xdead000000000000);
 
 using Allocate = void* (*)(size_t bytes);
 using Free = void (*)(void* memory);
@@ -69,6 +73,25 @@ struct ForwardingAllocator : at::Allocator {
 extern "C" {
 
 void tm_free_error(char* text) { free(text); }
+
+char* tm_free_storage(at::Tensor* tensor) {
+  return catch_errors([&] {
+    auto* storage = tensor->storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap(at::DataPtr(NO_MEMORY, tensor->device()));
+    storage->set_nbytes(0);
+  });
+}
+
+char* tm_allocate_storage(at::Tensor* tensor) {
+  return catch_errors([&] {
+    auto* storage = tensor->storage().unsafeGetStorageImpl();
+    size_t bytes = static_cast<size_t>(tensor->numel()) * tensor->element_size();
+    if (storage->nbytes() >= bytes) return;
+    c10::OptionalDeviceGuard device(tensor->device());
+    storage->set_data_ptr_noswap(c10::GetAllocator(tensor->device().type())->allocate(bytes));
+    storage->set_nbytes(bytes);
+  });
+}
 
 char* tm_fused_adamw(at::Tensor* param, at::Tensor* grad, at::Tensor* exp_avg, at::Tensor* exp_avg_sq, at::Tensor* step,
                      at::Tensor* lr, double beta1, double beta2, double weight_decay, double eps, at::Tensor* grad_scale,

@@ -108,11 +108,26 @@ unsafe extern "C" {
         free: unsafe extern "C" fn(*mut c_void),
         usable_size: unsafe extern "C" fn(*const c_void) -> usize,
     );
+    pub fn tm_register_pre_backward_hook(
+        output: *mut C_tensor,
+        context: *mut c_void,
+        call: extern "C" fn(*mut c_void, *mut C_tensor, *mut c_char, usize) -> bool,
+        drop: extern "C" fn(*mut c_void),
+    ) -> *mut c_char;
+    pub fn tm_free_storage(tensor: *mut C_tensor) -> *mut c_char;
+    pub fn tm_allocate_storage(tensor: *mut C_tensor) -> *mut c_char;
     pub fn tm_gradient_checkpoint(
         inputs: *const *mut C_tensor,
         input_count: usize,
         context: *mut c_void,
-        call: extern "C" fn(*mut c_void, *const *mut C_tensor, usize, *mut c_char, usize) -> *mut C_tensor,
+        call: extern "C" fn(
+            *mut c_void,
+            *const *mut C_tensor,
+            usize,
+            bool,
+            *mut c_char,
+            usize,
+        ) -> *mut C_tensor,
         drop: extern "C" fn(*mut c_void),
         out: *mut *mut C_tensor,
     ) -> *mut c_char;

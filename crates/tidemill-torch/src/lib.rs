@@ -17,9 +17,12 @@ mod memory;
 mod ops;
 mod profiler;
 mod python_interop;
+mod storage;
 mod threads;
 
-pub use autograd::{gradient_checkpoint, register_grad_hook, remove_grad_hook};
+pub use autograd::{
+    Pass, gradient_checkpoint, register_grad_hook, register_pre_backward_hook, remove_grad_hook,
+};
 pub use bf16_support::has_native_bf16;
 pub use cpu_features::prefers_f32_products;
 pub use cuda::{
@@ -32,8 +35,9 @@ pub use guard::guard;
 pub use kernels::{AdamW, AdamWScalars, GroupNorm, ParamSlice, compile_kernels, kernel_launch_count};
 pub use memory::{Download, HostCopy, install_cpu_allocator, tensor_from_bytes, tensor_to_bytes, upload};
 pub use ops::{
-    adamw_step, add_channel_bias, add_layer_norm, geglu, linear, linear_shared_input, prefers_channels_last,
-    squared_norm, to_preferred_memory_format,
+    adamw_step, add_channel_bias, add_layer_norm, geglu, linear, linear_shared_input, linear_without_values,
+    prefers_channels_last, squared_norm, to_preferred_memory_format,
 };
 pub use profiler::{Profiler, ProfilerRange};
 pub use python_interop::{tensor_from_python, to_dlpack};
+pub use storage::{allocate_storage, free_storage};

@@ -44,7 +44,7 @@ pub use objective::philox::{Draw, Purpose};
 pub use observer::{Activity, Observer};
 pub use optimizer::{Optimizer, ShardingPlan};
 pub use outcome::TrainOutcome;
-pub use parallel::gradient_reduction::GradientReduction;
+pub use parallel::gradient_reduction::{GradientAccumulation, GradientReduction};
 pub use parallel::world::World;
 pub use train_spec::{FrozenTextEncoders, TrainSpec};
 pub use trainer::{train, training_scheduler_config};

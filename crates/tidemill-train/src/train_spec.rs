@@ -32,7 +32,7 @@ pub struct TrainSpec {
     pub output: PathBuf,
     /// The rows to train on.
     pub data: Box<dyn TrainingData>,
-    /// The network to train, in f32, on the device to train on, with its initial weights.
+    /// The network to train, in f32, with its initial weights. Its parameters name the device to train on.
     pub denoiser: Box<dyn TrainableDenoiser>,
     /// The frozen encoders of captions for data that hold token ids, on the same device.
     pub text_encoders: Option<FrozenTextEncoders>,

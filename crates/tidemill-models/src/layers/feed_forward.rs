@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tch::Tensor;
-use tidemill_torch::gradient_checkpoint;
+use tidemill_torch::{Pass, gradient_checkpoint};
 
 use super::linear::Linear;
 use super::unwrap::unwrap_or_panic;
@@ -43,19 +43,25 @@ impl FeedForward {
     }
 
     /// x [..., width] to [..., width]. With `checkpoint` the backward pass computes the hidden states again, so that
-    /// only x is kept.
+    /// only x is kept. It does not compute the output again, which it does not need.
     pub fn forward(self: &Arc<Self>, x: &Tensor, checkpoint: bool) -> Tensor {
         if !checkpoint {
             return self.compute(x);
         }
-        unwrap_or_panic(gradient_checkpoint(self, &[x], |ff, inputs| ff.compute(&inputs[0])))
+        unwrap_or_panic(gradient_checkpoint(self, &[x], |ff, inputs, pass| match pass {
+            Pass::Forward => ff.compute(&inputs[0]),
+            Pass::Recompute => ff.out.forward_without_values(&ff.hidden_states(&inputs[0])),
+        }))
     }
 
     fn compute(&self, x: &Tensor) -> Tensor {
-        let hidden = match self.activation {
+        self.out.forward(&self.hidden_states(x))
+    }
+
+    fn hidden_states(&self, x: &Tensor) -> Tensor {
+        match self.activation {
             FeedForwardActivation::Geglu => self.proj.forward_geglu(x),
             FeedForwardActivation::GeluTanh => self.proj.forward(x).gelu("tanh"),
-        };
-        self.out.forward(&hidden)
+        }
     }
 }

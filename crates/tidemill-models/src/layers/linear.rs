@@ -26,6 +26,11 @@ impl Linear {
         unwrap_or_panic(tidemill_torch::linear(x, &self.weight, self.bias.as_ref()))
     }
 
+    /// [`Self::forward`] for its autograd graph alone: the values of the result are undefined.
+    pub fn forward_without_values(&self, x: &Tensor) -> Tensor {
+        unwrap_or_panic(tidemill_torch::linear_without_values(x, &self.weight, self.bias.as_ref()))
+    }
+
     /// [`Self::forward`] of each of several layers. On a GPU the gradients of x are added up as
     /// they are computed, without passes of their own.
     pub fn forward_all<const N: usize>(x: &Tensor, layers: [&Self; N]) -> [Tensor; N] {

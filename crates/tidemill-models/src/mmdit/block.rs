@@ -111,7 +111,7 @@ impl JointTransformerBlock {
         if checkpointing != GradientCheckpointing::Full {
             return self.forward(image, text, time, checkpointing == GradientCheckpointing::Selective);
         }
-        let output = gradient_checkpoint(self, &[image, text, time], |block, inputs| match inputs {
+        let output = gradient_checkpoint(self, &[image, text, time], |block, inputs, _| match inputs {
             [image, text, time] => match block.forward(image, text, time, false) {
                 (image, Some(text)) => Tensor::cat(&[image, text], 1),
                 (image, None) => image,

@@ -150,7 +150,9 @@ impl Denoiser for SD3Transformer2DModel {
         let mut text = self.context_embedder.forward(&conditions.text);
         for (i, block) in self.blocks.iter().enumerate() {
             before_module(format_args!("transformer_blocks.{i}"));
+            self.params.begin_shard_unit(i);
             let (next_image, next_text) = block.run(&image, &text, &time, self.checkpointing);
+            self.params.end_shard_unit(i, [&next_image].into_iter().chain(&next_text));
             image = next_image;
             text = next_text.unwrap_or(text);
         }
@@ -188,6 +190,10 @@ impl TrainableDenoiser for SD3Transformer2DModel {
 
     fn activations(&self, shape: SampleShape) -> Option<Vec<Activations>> {
         Some(count_activations(&self.config, &self.params, self.tokens(shape), self.checkpointing))
+    }
+
+    fn shard_units(&self) -> Vec<Vec<String>> {
+        (0..self.blocks.len()).map(|i| vec![format!("transformer_blocks.{i}.")]).collect()
     }
 
     fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error> {

@@ -1,6 +1,7 @@
 //! The blocks of the U-Net: the levels of the downward path, the middle, and the levels of the
 //! upward path. Names follow diffusers' `models/unets/unet_2d_blocks.py`.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use tch::Tensor;
@@ -10,7 +11,7 @@ use crate::GradientCheckpointing;
 use crate::layers::{
     Downsample2D, ResnetBlock2D, ResnetConfig, Transformer2D, TransformerConfig, Upsample2D, unwrap_or_panic,
 };
-use crate::params::Scope;
+use crate::params::{Params, Scope};
 
 /// The settings of a level.
 #[derive(Clone, Copy, Debug)]
@@ -31,23 +32,35 @@ pub struct PassInputs<'a> {
     pub text: &'a Tensor,
     /// What the backward pass computes again.
     pub checkpointing: GradientCheckpointing,
+    /// The network's parameters.
+    pub params: &'a Params,
+    /// The shard unit that comes next.
+    pub next_unit: &'a Cell<usize>,
 }
 
-/// A part of the network that gradient checkpointing can compute again.
+/// A part of the network that gradient checkpointing can compute again. It is a shard unit.
 trait Checkpointable: Sized {
     /// `x`: images, which are concatenated along their channels; `time` and `text` as in
     /// [`PassInputs`]. With `checkpoint_mlps` the backward pass computes the hidden states of MLPs again.
     fn forward(&self, x: &[Tensor], time: &Tensor, text: &Tensor, checkpoint_mlps: bool) -> Tensor;
 
-    /// [`Self::forward`], with gradient checkpointing if the pass uses it.
+    /// [`Self::forward`] as the next shard unit, with gradient checkpointing if the pass uses it.
     fn run(self: &Arc<Self>, x: &[&Tensor], pass: PassInputs<'_>) -> Tensor {
-        let PassInputs { time, text, checkpointing } = pass;
+        let unit = pass.next_unit.replace(pass.next_unit.get() + 1);
+        pass.params.begin_shard_unit(unit);
+        let output = self.run_checkpointed(x, pass);
+        pass.params.end_shard_unit(unit, [&output]);
+        output
+    }
+
+    fn run_checkpointed(self: &Arc<Self>, x: &[&Tensor], pass: PassInputs<'_>) -> Tensor {
+        let PassInputs { time, text, checkpointing, .. } = pass;
         if checkpointing != GradientCheckpointing::Full {
             let x: Vec<Tensor> = x.iter().map(|x| x.shallow_clone()).collect();
             return self.forward(&x, time, text, checkpointing == GradientCheckpointing::Selective);
         }
         let inputs: Vec<&Tensor> = [time, text].into_iter().chain(x.iter().copied()).collect();
-        let output = gradient_checkpoint(self, &inputs, |part, inputs| match inputs {
+        let output = gradient_checkpoint(self, &inputs, |part, inputs, _| match inputs {
             [time, text, x @ ..] => part.forward(x, time, text, false),
             _ => unreachable!("time and text are the first inputs"),
         });

@@ -1,5 +1,6 @@
 //! The denoiser of Stable Diffusion 1.x, 2.x and XL (diffusers' UNet2DConditionModel).
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -199,7 +200,13 @@ impl Denoiser for UNet2DConditionModel {
         // Every residual block begins its time projection with the same SiLU, so it is computed
         // once for all.
         let time = time.silu();
-        let pass = PassInputs { time: &time, text: &conditions.text, checkpointing: self.checkpointing };
+        let pass = PassInputs {
+            time: &time,
+            text: &conditions.text,
+            checkpointing: self.checkpointing,
+            params: &self.params,
+            next_unit: &Cell::new(0),
+        };
         before_module(format_args!("conv_in"));
         let mut h = self.conv_in.forward(&unwrap_or_panic(to_preferred_memory_format(sample)));
         let mut skips = vec![h.shallow_clone()];
@@ -232,6 +239,20 @@ impl TrainableDenoiser for UNet2DConditionModel {
         let SampleShape { latents: [_, height, width], text: [tokens, _], .. } = shape;
         let size = (height, width);
         Some(count_activations(&self.config, &self.params, size, tokens, self.checkpointing))
+    }
+
+    fn shard_units(&self) -> Vec<Vec<String>> {
+        let levels = |name: &'static str, layers: i64| {
+            let level = move |i| {
+                (0..layers).map(move |j| {
+                    ["resnets", "attentions"].map(|part| format!("{name}_blocks.{i}.{part}.{j}.")).to_vec()
+                })
+            };
+            (0..self.down_blocks.len()).flat_map(level)
+        };
+        let layers = self.config.layers_per_block;
+        let middle = vec!["mid_block.".to_owned()];
+        levels("down", layers).chain([middle]).chain(levels("up", layers + 1)).collect()
     }
 
     fn identity(&self) -> (&'static str, Value) {

@@ -6,3 +6,4 @@
 mod invalid_models;
 mod model_folder;
 mod parity;
+mod shard_units;

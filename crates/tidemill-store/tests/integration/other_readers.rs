@@ -1,6 +1,6 @@
 //! Other tools read a dataset without this crate. The recipe of docs/dataset-format.md, run by
-//! pyarrow, DuckDB and Ray Data, gives the bytes that were written, and torch computes the same
-//! 8-bit floats.
+//! pyarrow and DuckDB, gives the bytes that were written, and torch computes the same 8-bit floats.
+//! Ray Data runs it in `tests/test_ray_preprocess.py`.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tidemill_store::{ColumnGroup, DatasetSpec, Dtype, Split, TensorSpec};
 use tidemill_testing::seed;
 
 #[test]
-fn pyarrow_duckdb_ray_and_torch_read_a_dataset() {
+fn pyarrow_duckdb_and_torch_read_a_dataset() {
     let folders =
         [TensorSpec::f16([7, 5]), form(Dtype::F8E4m3, &[7, 5]), form(Dtype::I32, &[9])].map(write_with_text);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/dataset-format.md");

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
-import ray
 import torch
 
 page = Path(sys.argv[1]).read_text()
-# Named as what Ray takes to its workers with it.
-recipe = {"__name__": "__main__"}
+recipe = {}
 exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), recipe)
 
 
@@ -86,17 +84,6 @@ def check_offsets(root, units, spec):
     assert list(empty["text_2"].shape) == spec["more_text"]["text_2"]["shape"]
 
 
-def check_ray(root, units):
-    """Ray Data reads the same arrays."""
-    for group in ("latents-64", "latents-64-128x32", "text", "validation-text"):
-        decoded = recipe["ray_dataset"](root, units, group).iter_rows()
-        found = {row["sample_id"]: row["array"] for row in decoded}
-        direct = recipe["tensors"](root, units, group)
-        assert len(found) > 0
-        assert found.keys() == direct.keys()
-        assert all((found[i] == direct[i]).all() for i in found), group
-
-
 def check_duckdb(root, units, spec, expected):
     """DuckDB joins a group with its rows, and reads the manifest: it is Parquet like all other files."""
     for unit in units:
@@ -138,19 +125,9 @@ def check_dataset(folder):
     check_rows(rows, units, expected)
     compared = check_tensors(folder, root, units, spec, rows, expected)
     check_offsets(root, units, spec)
-    if spec["text"]["dtype"] != "i32":
-        check_ray(root, units)
     check_duckdb(root, units, spec, expected)
     print(f"{compared} latents and embeddings of {len(units)} units are the bytes that were written")
 
 
-ray.init(
-    address="local",
-    num_cpus=2,
-    object_store_memory=200 << 20,
-    include_dashboard=False,
-    logging_level="error",
-)
 for folder in sys.argv[2:]:
     check_dataset(Path(folder))
-ray.shutdown()

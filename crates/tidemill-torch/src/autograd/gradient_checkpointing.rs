@@ -15,19 +15,31 @@ use crate::{Error, guard};
 /// A module and its forward pass.
 struct Checkpointed<T> {
     module: Arc<T>,
-    forward: fn(&T, &[Tensor]) -> Tensor,
+    forward: Forward<T>,
+}
+
+/// The forward pass of a module.
+pub type Forward<T> = fn(&T, &[Tensor], Pass) -> Tensor;
+
+/// When a forward pass runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// In the forward pass of the network, for its output. Autograd is off.
+    Forward,
+    /// In the backward pass, for its autograd graph. Nobody reads the values of its output.
+    Recompute,
 }
 
 /// Returns `forward(module, inputs)` without keeping what is computed in between. The backward pass
 /// calls `forward` again, on whatever thread it runs on, while its caller waits. `forward` must
-/// return the same values each time.
+/// compute the same values each time.
 ///
 /// # Errors
 /// If libtorch fails.
 pub fn gradient_checkpoint<T>(
     module: &Arc<T>,
     inputs: &[&Tensor],
-    forward: fn(&T, &[Tensor]) -> Tensor,
+    forward: Forward<T>,
 ) -> Result<Tensor, Error> {
     let context = Box::into_raw(Box::new(Checkpointed { module: module.clone(), forward })).cast();
     let inputs: Vec<*mut C_tensor> = inputs.iter().map(|input| as_raw(input)).collect();
@@ -45,6 +57,7 @@ extern "C" fn call_forward<T>(
     context: *mut c_void,
     inputs: *const *mut C_tensor,
     input_count: usize,
+    recomputes: bool,
     message: *mut c_char,
     message_size: usize,
 ) -> *mut C_tensor {
@@ -56,7 +69,8 @@ extern "C" fn call_forward<T>(
         .iter()
         .map(|input| unsafe { Tensor::clone_from_ptr(*input) })
         .collect();
-    match guard(|| (checkpointed.forward)(&checkpointed.module, &inputs)) {
+    let pass = if recomputes { Pass::Recompute } else { Pass::Forward };
+    match guard(|| (checkpointed.forward)(&checkpointed.module, &inputs, pass)) {
         // The shim frees it.
         Ok(output) => ManuallyDrop::new(output).as_ptr().cast_mut(),
         Err(error) => {
@@ -80,11 +94,11 @@ mod tests {
 
     use super::*;
 
-    /// Weights, and how often they were used.
-    struct Product(Tensor, AtomicUsize);
+    /// Weights, and how often they were used in forward passes and recomputed.
+    struct Product(Tensor, [AtomicUsize; 2]);
 
-    fn multiply(product: &Product, inputs: &[Tensor]) -> Tensor {
-        product.1.fetch_add(1, Ordering::Relaxed);
+    fn multiply(product: &Product, inputs: &[Tensor], pass: Pass) -> Tensor {
+        product.1[pass as usize].fetch_add(1, Ordering::Relaxed);
         (&inputs[0] * &product.0).sin() + &inputs[1]
     }
 
@@ -93,33 +107,33 @@ mod tests {
     fn gradients_are_those_of_a_forward_pass_without_checkpointing() {
         let leaf = |values: &[f64]| Tensor::from_slice(values).set_requires_grad(true);
         let gradients = |checkpoint: bool| {
-            let product = Arc::new(Product(leaf(&[0.5, -2.0]), AtomicUsize::new(0)));
+            let product = Arc::new(Product(leaf(&[0.5, -2.0]), Default::default()));
             let (x, y) = (leaf(&[1.0, 3.0]), Tensor::from_slice(&[0.25, 0.5]));
             // Other operations come before and after the product in the graph.
             let inputs = [&(&x * 2.0), &y];
             let output = match checkpoint {
                 true => gradient_checkpoint(&product, &inputs, multiply).unwrap(),
-                false => multiply(&product, &inputs.map(Tensor::shallow_clone)),
+                false => multiply(&product, &inputs.map(Tensor::shallow_clone), Pass::Forward),
             };
             output.square().sum(Kind::Double).backward();
             let numbers = |tensor: &Tensor| Vec::<f64>::try_from(tensor).unwrap();
-            let calls = product.1.load(Ordering::Relaxed);
+            let calls = product.1.each_ref().map(|calls| calls.load(Ordering::Relaxed));
             (calls, numbers(&output.detach()), numbers(&x.grad()), numbers(&product.0.grad()))
         };
         let (plain, checkpointed) = (gradients(false), gradients(true));
-        assert_eq!((plain.0, checkpointed.0), (1, 2));
+        assert_eq!((plain.0, checkpointed.0), ([1, 0], [1, 1]));
         assert_eq!((plain.1, plain.2, plain.3), (checkpointed.1, checkpointed.2, checkpointed.3));
     }
 
     #[test]
     #[expect(clippy::arc_with_non_send_sync, reason = "as in a network")]
     fn nothing_is_kept_without_gradients_and_errors_are_passed_on() {
-        let product = Arc::new(Product(Tensor::from_slice(&[1.0]), AtomicUsize::new(0)));
+        let product = Arc::new(Product(Tensor::from_slice(&[1.0]), Default::default()));
         let x = Tensor::from_slice(&[1.0]);
         let output = no_grad(|| gradient_checkpoint(&product, &[&x, &x], multiply)).unwrap();
         assert!(!output.requires_grad() && Arc::strong_count(&product) == 1);
         let wrong = Tensor::from_slice(&[1.0, 2.0, 3.0]).reshape([3, 1]);
-        let bad = |_: &Product, inputs: &[Tensor]| inputs[0].matmul(&inputs[0]);
+        let bad = |_: &Product, inputs: &[Tensor], _: Pass| inputs[0].matmul(&inputs[0]);
         let error = gradient_checkpoint(&product, &[&wrong], bad).unwrap_err().to_string();
         assert!(error.contains("mat1 and mat2 shapes cannot be multiplied"), "{error}");
     }

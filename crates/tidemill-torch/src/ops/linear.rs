@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor, no_grad};
 
-use super::linear_in_f32::linear_in_f32;
+use super::linear_in_f32::{LinearInF32, linear_in_f32};
 use crate::autograd::{Backward, attach_backward};
 use crate::cpu_features::{prefers_f32_products, prefers_mkl};
 use crate::ffi::{self, as_raw};
@@ -26,7 +26,7 @@ const MIN_ROWS_FOR_F32: usize = 128;
 /// # Errors
 /// If shapes or dtypes do not fit each other, or memory does not suffice.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
-    if prefers_f32_products(x) && weight.kind() == x.kind() && rows_of(x) >= MIN_ROWS_FOR_F32 {
+    if prefers_f32(x, weight) {
         return linear_in_f32(x, weight, bias);
     }
     let output = if prefers_onednn(x, weight) {
@@ -41,10 +41,35 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     Ok(output)
 }
 
+/// The autograd graph of [`linear`], for a backward pass, without its product. The values of the result [..., N] are
+/// undefined.
+///
+/// # Errors
+/// If memory does not suffice.
+pub fn linear_without_values(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Error> {
+    let mut size = x.size();
+    size.truncate(size.len() - 1);
+    size.push(weight.size()[0]);
+    let output = guard(|| Tensor::empty(&size, (x.kind(), x.device())))?;
+    let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
+    if prefers_f32(x, weight) {
+        attach_backward(LinearInF32, &[&output], &inputs, &inputs)?;
+    } else {
+        attach_backward(Linear, &[&output], &inputs, &inputs)?;
+    }
+    Ok(output)
+}
+
+fn prefers_f32(x: &Tensor, weight: &Tensor) -> bool {
+    prefers_f32_products(x) && weight.kind() == x.kind() && rows_of(x) >= MIN_ROWS_FOR_F32
+}
+
 fn prefers_onednn(x: &Tensor, weight: &Tensor) -> bool {
-    let is_f32_on_cpu =
-        [x, weight].iter().all(|tensor| tensor.device() == Device::Cpu && tensor.kind() == Kind::Float);
-    is_f32_on_cpu && rows_of(x) >= MIN_ROWS_FOR_ONEDNN && !prefers_mkl()
+    are_f32_on_cpu(x, weight) && rows_of(x) >= MIN_ROWS_FOR_ONEDNN && !prefers_mkl()
+}
+
+fn are_f32_on_cpu(x: &Tensor, weight: &Tensor) -> bool {
+    [x, weight].iter().all(|tensor| tensor.device() == Device::Cpu && tensor.kind() == Kind::Float)
 }
 
 fn rows_of(x: &Tensor) -> usize {
@@ -64,7 +89,7 @@ impl Backward for Linear {
             (grad, weight_grad)
         })?;
         let x_grad = match needs_grad(0) {
-            true if x.device() == Device::Cpu => Some(onednn_linear(&grad, &guard(|| weight.tr())?, None)?),
+            true if are_f32_on_cpu(x, weight) => Some(onednn_linear(&grad, &guard(|| weight.tr())?, None)?),
             true => Some(guard(|| to_rows(&grad).mm(weight).reshape(x.size()))?),
             false => None,
         };
@@ -140,6 +165,14 @@ mod tests {
         [output.detach()].into_iter().chain(grads).collect()
     }
 
+    /// The gradients of the leaves that have one, through [`linear_without_values`].
+    fn grads_without_values(leaves: &[Tensor], output_grad: &Tensor) -> Vec<Tensor> {
+        let output = linear_without_values(&leaves[0], &leaves[1], leaves.get(2)).unwrap();
+        let loss = (&output * output_grad).sum(Kind::Float);
+        let trainable: Vec<&Tensor> = leaves.iter().filter(|leaf| leaf.requires_grad()).collect();
+        Tensor::run_backward(&[loss], &trainable, false, false)
+    }
+
     fn assert_close(found: &[Tensor], expected: &[Tensor], what: &str) {
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(expected) {
@@ -177,10 +210,27 @@ mod tests {
                 for found in [output_and_grads(ours, &leaves), output_and_grads(onednn, &leaves)] {
                     assert_close(&found, &expected, &format!("{frozen:?} {has_bias}"));
                 }
+                let found = grads_without_values(&leaves, &expected[0].sin());
+                assert_close(&found, &expected[1..], &format!("{frozen:?} {has_bias}, without values"));
             }
         }
         let refused = linear(&random(&[100, 3]), &random(&[4, 5]), None).unwrap_err().to_string();
         assert!(!refused.is_empty());
+    }
+
+    /// More rows than a CPU needs to prefer products in f32.
+    #[test]
+    fn bf16_gradients_without_values_are_those_with() {
+        tch::manual_seed(7);
+        let bf16 = |size: &[i64]| random(size).to_kind(Kind::BFloat16);
+        let mut leaves = [bf16(&[3, 100, 24]), bf16(&[16, 24]), bf16(&[16])];
+        set_trainable(&mut leaves, None);
+        let expected = output_and_grads(|x, w, b| linear(x, w, b).unwrap(), &leaves);
+        let found = grads_without_values(&leaves, &expected[0].sin());
+        for (found, expected) in found.iter().zip(&expected[1..]) {
+            assert_eq!(found.kind(), Kind::BFloat16);
+            assert!(found.allclose(expected, 1e-2, 1e-2, false));
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) fn linear_in_f32(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) 
     Ok(output)
 }
 
-struct LinearInF32;
+pub(super) struct LinearInF32;
 
 impl Backward for LinearInF32 {
     fn backward(&self, saved: &[Tensor], output_grads: &[Tensor]) -> Result<Vec<Tensor>, Error> {

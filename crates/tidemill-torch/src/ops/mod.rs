@@ -14,5 +14,5 @@ pub use adamw::{adamw_step, squared_norm};
 pub use channel_bias::add_channel_bias;
 pub use geglu::geglu;
 pub use layer_norm::add_layer_norm;
-pub use linear::{linear, linear_shared_input};
+pub use linear::{linear, linear_shared_input, linear_without_values};
 pub use memory_format::{prefers_channels_last, to_preferred_memory_format};

@@ -13,7 +13,7 @@ use super::*;
 use crate::config::{CheckpointConfig, CheckpointWriters, KeepBestConfig};
 use crate::objective::philox::{Draw, Purpose};
 use crate::optimizer::{Optimizer, ShardingPlan};
-use crate::parallel::gradient_reduction::GradientReduction;
+use crate::parallel::gradient_reduction::{GradientAccumulation, GradientReduction};
 use crate::parallel::world::World;
 
 /// The sizes of a network's parameters, and how its state is sharded.
@@ -73,13 +73,14 @@ fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
     let plan = ShardingPlan {
         partition_count: case.partitions,
         bucket_elements: case.bucket_elements,
-        reduction: GradientReduction { kind: Kind::Float, is_accumulated: false },
+        reduction: GradientReduction { kind: Kind::Float, accumulation: GradientAccumulation::Off },
         moment_kind: if case.bf16_moments { Kind::BFloat16 } else { Kind::Float },
         frozen: (0..case.sizes.len())
             .filter(|i| case.freezes && i % 3 == 0)
             .map(|i| format!("p{i}"))
             .collect(),
         f32_params: Default::default(),
+        units: Vec::new(),
     };
     let mut optimizer = Optimizer::new(&params, Kind::Float, plan, &world).unwrap();
     optimizer.prepare_to_load(case.ema);

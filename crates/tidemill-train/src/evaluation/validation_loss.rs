@@ -53,7 +53,9 @@ impl Validation<'_> {
         observer: &mut dyn Observer,
     ) -> Result<Option<ValidationMetrics>, Error> {
         let started = Instant::now();
-        let Some(current) = self.mean_loss(observer)? else { return Ok(None) };
+        let Some(current) = optimizer.with_whole_weights(|| self.mean_loss(observer))?? else {
+            return Ok(None);
+        };
         let averaged = match optimizer.has_ema() {
             true => optimizer.with_ema_weights(|| self.mean_loss(observer))??,
             false => None,

@@ -60,6 +60,7 @@ impl Optimizer {
         let share =
             || working_weights.wait_for_all().map(|all| all.iter().map(Tensor::shallow_clone).collect());
         let master: Vec<Tensor> = copied.map_or_else(share, Ok)?;
+        working_weights.set_unit_partitions(&master)?;
         let zeros = |(bucket, master): (&Bucket, &Tensor)| match bucket.treatment.is_frozen {
             // Frozen parameters have no moments: one zero, expanded to the length, takes no memory.
             true => Tensor::zeros([1], (plan.moment_kind, master.device())).expand_as(master),
@@ -154,15 +155,39 @@ impl Optimizer {
     /// # Errors
     /// If there is not enough memory, or a collective fails.
     pub fn with_ema_weights<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let averaged = self.ema.partitions().unwrap_or(&self.master);
+        if self.working_weights.has_units() {
+            return self.with_gathered_units(averaged, work);
+        }
         let weights = self.working_weights.wait_for_all()?;
         let saved: Vec<Tensor> = guard(|| weights.iter().map(Tensor::copy).collect())?;
-        self.working_weights.update(self.ema.partitions().unwrap_or(&self.master))?;
+        self.working_weights.update(averaged)?;
         self.working_weights.wait_for_all()?;
         let result = guard(|| no_grad(work));
         let restore = || {
             weights.iter().zip(&saved).for_each(|(weights, saved)| weights.shallow_clone().copy_(saved));
         };
         guard(|| no_grad(restore))?;
+        Ok(result?)
+    }
+
+    /// Runs `work` with all weights in the network, also those of shard units. All ranks call it together.
+    ///
+    /// # Errors
+    /// If there is not enough memory, or a collective fails.
+    pub fn with_whole_weights<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        match self.working_weights.has_units() {
+            true => self.with_gathered_units(&self.master, work),
+            false => Ok(work()),
+        }
+    }
+
+    fn with_gathered_units<T>(&self, partitions: &[Tensor], work: impl FnOnce() -> T) -> Result<T, Error> {
+        self.working_weights.update(partitions)?;
+        self.working_weights.gather_units()?;
+        self.working_weights.wait_for_all()?;
+        let result = guard(|| no_grad(work));
+        self.working_weights.update(&self.master)?;
         Ok(result?)
     }
 
@@ -224,7 +249,7 @@ impl Optimizer {
     /// weights.
     pub fn memory_bytes(&self) -> [usize; 3] {
         let sum = |tensors: &[Tensor]| tensors.iter().map(tensor_bytes).sum::<usize>();
-        let weights = self.working_weights.wait_for_all().map_or(0, sum);
+        let weights = self.working_weights.memory_bytes();
         let trainable = |moments: &[Tensor]| {
             let buckets = moments.iter().zip(self.layout.buckets());
             let trainable = buckets.filter(|(_, bucket)| !bucket.treatment.is_frozen);
@@ -248,6 +273,7 @@ fn lay_out(
     let treatment = |name: &str| ParameterTreatment {
         is_frozen: plan.frozen.contains(name),
         is_f32: kind != Kind::Float && plan.f32_params.contains(name),
+        unit: plan.units.iter().position(|unit| unit.iter().any(|prefix| name.starts_with(prefix))),
     };
     BucketLayout::new(shapes, partition_count, plan.bucket_elements, treatment)
         .with_element_orders(|slot| orders[slot])
@@ -256,9 +282,9 @@ fn lay_out(
 /// Overwrites the weights of all ranks with those of the first rank.
 fn broadcast_weights(params: &Params, orders: &[ElementOrder], world: &World) -> Result<(), Error> {
     for ((_, param), order) in params.named_parameters().iter().zip(orders) {
-        let elements = guard(|| order.flatten(&param.detach()))?;
+        let elements = guard(|| order.flatten(&param.detach()).to_device(params.device()))?;
         world.broadcast(&elements)?;
-        // The elements are a copy if the parameter's memory is in neither order.
+        // The elements are a copy if the parameter's memory is in neither order, or on another device.
         if elements.data_ptr() != param.data_ptr() {
             let copy_back = || param.detach().copy_(&order.unflatten(&elements, &param.size()));
             guard(|| no_grad(copy_back))?;

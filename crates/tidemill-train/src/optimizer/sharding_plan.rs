@@ -22,4 +22,7 @@ pub struct ShardingPlan {
     pub frozen: BTreeSet<String>,
     /// Names of parameters whose working weights are f32.
     pub f32_params: BTreeSet<String>,
+    /// The prefixes of each shard unit's parameters; empty unless their weights are sharded, too (FSDP's
+    /// `FULL_SHARD`).
+    pub units: Vec<Vec<String>>,
 }

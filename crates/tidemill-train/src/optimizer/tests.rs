@@ -11,7 +11,7 @@ use tidemill_torch::{AdamW, AdamWScalars};
 
 use super::*;
 use crate::parallel::element_order::ElementOrder;
-use crate::parallel::gradient_reduction::GradientReduction;
+use crate::parallel::gradient_reduction::{GradientAccumulation, GradientReduction};
 use crate::parallel::world::World;
 
 #[test]
@@ -21,8 +21,9 @@ fn selected_working_weights_stay_f32_in_bf16_training() {
     let params = Params::from_named(Device::Cpu, named.into());
     let plan = ShardingPlan {
         bucket_elements: 1 << 20,
-        reduction: GradientReduction { kind: Kind::BFloat16, is_accumulated: false },
+        reduction: GradientReduction { kind: Kind::BFloat16, accumulation: GradientAccumulation::Off },
         f32_params: ["norm".to_owned()].into(),
+        units: Vec::new(),
         ..plan()
     };
     let optimizer = Optimizer::new(&params, Kind::BFloat16, plan, &World::single_process()).unwrap();
@@ -33,8 +34,8 @@ fn selected_working_weights_stay_f32_in_bf16_training() {
     }
     assert_eq!(optimizer.memory_bytes()[0], 2 * 256 + 4 * 128);
     let world = World::without_group(0, 2);
-    assert_eq!(optimizer.traffic(&world).weights, 0, "nothing is sharded");
-    assert_eq!(optimizer.traffic(&world).gradients, 2 * (256 + 128) * 2 / 2);
+    assert_eq!(optimizer.traffic(&world, 1).weights, 0, "nothing is sharded");
+    assert_eq!(optimizer.traffic(&world, 1).gradients, 2 * (256 + 128) * 2 / 2);
 }
 
 /// `tidemill plan` computes the bytes that the optimizer has.
@@ -45,11 +46,13 @@ fn planned_memory_is_what_the_optimizer_has() {
             let named =
                 ["a", "b"].map(|name| (name.to_owned(), Tensor::zeros([64, 32], (Kind::Float, Device::Cpu))));
             let params = Params::from_named(Device::Cpu, named.into());
-            let reduction = GradientReduction { kind: Kind::Float, is_accumulated: true };
+            let reduction =
+                GradientReduction { kind: Kind::Float, accumulation: GradientAccumulation::Whole };
             let plan = ShardingPlan { moment_kind, reduction, ..plan() };
             let optimizer = Optimizer::new(&params, kind, plan, &World::single_process()).unwrap();
             let layout = MemoryLayout {
                 parameters: 2 * 64 * 32,
+                resident_parameters: 2 * 64 * 32,
                 buffer_bytes: 0,
                 ranks: 1,
                 partitions: 1,
@@ -76,17 +79,19 @@ fn plan() -> ShardingPlan {
     ShardingPlan {
         partition_count: 1,
         bucket_elements: 1,
-        reduction: GradientReduction { kind: Kind::Float, is_accumulated: false },
+        reduction: GradientReduction { kind: Kind::Float, accumulation: GradientAccumulation::Off },
         moment_kind: Kind::Float,
         frozen: BTreeSet::new(),
         f32_params: BTreeSet::new(),
+        units: Vec::new(),
     }
 }
 
 /// The optimizer of a network with one parameter, on one rank.
 fn single_parameter_optimizer(start: Tensor, kind: Kind, is_accumulated: bool) -> (Params, Optimizer) {
+    let accumulation = if is_accumulated { GradientAccumulation::Whole } else { GradientAccumulation::Off };
     let params = Params::from_named(Device::Cpu, vec![("p".into(), start)]);
-    let plan = ShardingPlan { reduction: GradientReduction { kind: Kind::Float, is_accumulated }, ..plan() };
+    let plan = ShardingPlan { reduction: GradientReduction { kind: Kind::Float, accumulation }, ..plan() };
     let optimizer = Optimizer::new(&params, kind, plan, &World::single_process()).unwrap();
     (params, optimizer)
 }
@@ -95,7 +100,7 @@ fn single_parameter_optimizer(start: Tensor, kind: Kind, is_accumulated: bool) -
 /// step.
 fn backward(params: &Params, optimizer: &mut Optimizer, gradients: &[f64]) {
     optimizer.gradients().begin_step();
-    optimizer.gradients().begin_last_micro_batch();
+    optimizer.gradients().begin_micro_batch(true).unwrap();
     for gradient in gradients {
         (&params.named_parameters()[0].1 * *gradient).sum(Kind::Float).backward();
     }
@@ -169,7 +174,7 @@ fn bf16_gradients_of_one_micro_batch_step_like_f32_sums() {
             single_parameter_optimizer(start.copy(), Kind::BFloat16, is_accumulated),
         );
         optimizer.gradients().begin_step();
-        optimizer.gradients().begin_last_micro_batch();
+        optimizer.gradients().begin_micro_batch(true).unwrap();
         (&params.named_parameters()[0].1 * &gradient).sum(Kind::Float).backward();
         optimizer.gradients().finish_reduction().unwrap();
         let norm = optimizer.squared_norm(&world).unwrap().double_value(&[]);
@@ -204,7 +209,7 @@ fn channels_last_weights_take_the_same_steps() {
             let (params, mut optimizer) = single_parameter_optimizer(given, kind, is_accumulated);
             for step in [1f32, 2.0] {
                 optimizer.gradients().begin_step();
-                optimizer.gradients().begin_last_micro_batch();
+                optimizer.gradients().begin_micro_batch(true).unwrap();
                 (&params.named_parameters()[0].1 * &gradient).sum(Kind::Float).backward();
                 optimizer.gradients().finish_reduction().unwrap();
                 let [count, learning_rate, divisor, fresh] = &[step, 0.1, 2.0, 0.1].map(Tensor::from);
@@ -235,10 +240,13 @@ fn channels_last_weights_take_the_same_steps() {
 #[test]
 fn traffic_includes_bucket_padding() {
     let params = Params::from_named(Device::Cpu, vec![("p".into(), Tensor::from_slice(&[0f32; 100]))]);
-    let reduction = GradientReduction { kind: Kind::BFloat16, is_accumulated: false };
+    let reduction = GradientReduction { kind: Kind::BFloat16, accumulation: GradientAccumulation::Off };
     let plan = ShardingPlan { partition_count: 3, bucket_elements: 1 << 20, reduction, ..plan() };
     let world = World::without_group(1, 3);
     let optimizer = Optimizer::new(&params, Kind::Float, plan, &world).unwrap();
     // 100 elements are padded to three partitions of 64.
-    assert_eq!(optimizer.traffic(&world), Traffic { gradients: 192 * 2 * 2 / 3, weights: 192 * 4 * 2 / 3 });
+    assert_eq!(
+        optimizer.traffic(&world, 1),
+        Traffic { gradients: 192 * 2 * 2 / 3, weights: 192 * 4 * 2 / 3 }
+    );
 }

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use tidemill_plan::shard_units::UnitSizes;
+
 use super::element_order::ElementOrder;
 
 /// Each parameter starts at a multiple of this many elements, for vectorised kernels: 64 bytes of
@@ -33,6 +35,8 @@ pub struct ParameterTreatment {
     pub is_frozen: bool,
     /// The working weights are f32 even if those of the network are bf16.
     pub is_f32: bool,
+    /// The shard unit whose parameter it is, if the weights of units are sharded.
+    pub unit: Option<usize>,
 }
 
 /// Parameters that are communicated together.
@@ -136,6 +140,30 @@ impl BucketLayout {
         &self.buckets
     }
 
+    /// Whether the weights of units are sharded.
+    pub fn has_units(&self) -> bool {
+        self.buckets.iter().any(|bucket| bucket.treatment.unit.is_some())
+    }
+
+    /// The buckets of each shard unit, in the order of their use.
+    pub fn units(&self) -> Vec<Vec<usize>> {
+        let mut units = Vec::new();
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            if let Some(unit) = bucket.treatment.unit {
+                units.resize(units.len().max(unit + 1), Vec::new());
+                units[unit].push(index);
+            }
+        }
+        units
+    }
+
+    /// The sizes of shard units, and of all other buckets together, if a bucket has this size.
+    pub fn unit_sizes(&self, size: impl Fn(&Bucket) -> u64) -> UnitSizes {
+        let sum = |unit: &Vec<usize>| unit.iter().map(|bucket| size(&self.buckets[*bucket])).sum();
+        let others = self.buckets.iter().filter(|bucket| bucket.treatment.unit.is_none());
+        UnitSizes { always: others.map(&size).sum(), units: self.units().iter().map(sum).collect() }
+    }
+
     /// The number of partitions of each bucket: the number of ranks with sharding, else 1.
     pub fn partition_count(&self) -> usize {
         self.partition_count
@@ -185,8 +213,11 @@ mod tests {
 
     #[test]
     fn buckets_group_parameters_by_treatment() {
-        let treatment =
-            |name: &str| ParameterTreatment { is_frozen: name == "p1" || name == "p2", is_f32: name == "p3" };
+        let treatment = |name: &str| ParameterTreatment {
+            is_frozen: name == "p1" || name == "p2",
+            is_f32: name == "p3",
+            unit: None,
+        };
         let layout = BucketLayout::new(named(&[8; 7]), 1, 64, treatment);
         let buckets: Vec<_> = layout.buckets().iter().map(|b| (&b.slots[..], b.treatment)).collect();
         let (frozen, f32) = (treatment("p1"), treatment("p3"));
@@ -196,6 +227,22 @@ mod tests {
         assert_eq!(buckets, expected);
         let locations: Vec<_> = layout.slots().iter().map(|slot| (slot.bucket, slot.offset)).collect();
         assert_eq!(locations, [(0, 0), (1, 0), (1, 32), (2, 0), (0, 32), (3, 0), (3, 32)]);
+    }
+
+    #[test]
+    fn buckets_do_not_mix_units() {
+        let unit = |name: &str| match name {
+            "p1" | "p2" => Some(0),
+            "p3" | "p4" | "p5" => Some(1),
+            _ => None,
+        };
+        let treatment = |name: &str| ParameterTreatment { unit: unit(name), ..ParameterTreatment::default() };
+        let layout = BucketLayout::new(named(&[32, 32, 32, 64, 64, 32, 32]), 1, 128, treatment);
+        let slots: Vec<_> = layout.buckets().iter().map(|bucket| bucket.slots.clone()).collect();
+        assert_eq!(slots, [vec![0, 6], vec![1, 2], vec![3, 4], vec![5]]);
+        assert_eq!(layout.units(), [vec![1], vec![2, 3]]);
+        let sizes = layout.unit_sizes(|bucket| bucket.length as u64);
+        assert_eq!(sizes, UnitSizes { always: 64, units: vec![64, 160] });
     }
 
     #[test]

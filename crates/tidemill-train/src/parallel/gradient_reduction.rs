@@ -25,9 +25,19 @@ pub struct GradientReduction {
     /// The dtype in which they are communicated. Micro-batches are accumulated in f32 in either
     /// case.
     pub kind: Kind,
-    /// Whether a step has several micro-batches, so that gradients are accumulated in memory of
-    /// their own.
-    pub is_accumulated: bool,
+    /// How gradients are accumulated over the micro-batches of a step.
+    pub accumulation: GradientAccumulation,
+}
+
+/// How gradients are accumulated over the micro-batches of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GradientAccumulation {
+    /// A step has one micro-batch.
+    Off,
+    /// Each rank adds up the gradients of all parameters. The last micro-batch is reduced.
+    Whole,
+    /// Each micro-batch is reduced, and each rank adds up its partitions: less memory and more communication.
+    Partitions,
 }
 
 /// Gradients of some elements of this rank's partition of a bucket.
@@ -60,8 +70,12 @@ struct ReducerState {
     accumulator: GradientAccumulator,
     /// The same tensors as [`GradientReducer`] has.
     partitions: Vec<Tensor>,
-    is_last_micro_batch: bool,
-    /// For each bucket, how many of its parameters have no gradient of the last micro-batch yet.
+    accumulation: GradientAccumulation,
+    /// Whether the gradients of this micro-batch are reduced, alone or with those before it.
+    is_reducing: bool,
+    /// Whether `partitions` have gradients of this step.
+    has_partitions: bool,
+    /// For each bucket, how many of its parameters have no gradient of this micro-batch yet.
     missing: Vec<usize>,
     /// The number of buckets whose reduction has not started. All ranks reduce them from the last
     /// to the first, which is about the order in which they become ready.
@@ -88,7 +102,8 @@ impl GradientReducer {
         let device = params.device();
         let partition_count = layout.partition_count();
         let is_sharded = partition_count > 1;
-        let buffers = match (world.group().is_some(), is_sharded, reduction.is_accumulated) {
+        let is_accumulated = reduction.accumulation == GradientAccumulation::Whole;
+        let buffers = match (world.group().is_some(), is_sharded, is_accumulated) {
             (false, _, false) => GradientBuffers::new_per_parameter(layout),
             (_, true, false) => GradientBuffers::new_pooled(reduction.kind, device),
             _ => GradientBuffers::new_persistent(layout, device)?,
@@ -113,7 +128,9 @@ impl GradientReducer {
             kind: reduction.kind,
             accumulator: GradientAccumulator::new(layout.clone(), device, buffers),
             partitions: partitions.iter().map(Tensor::shallow_clone).collect(),
-            is_last_micro_batch: false,
+            accumulation: reduction.accumulation,
+            is_reducing: false,
+            has_partitions: false,
             missing: Vec::new(),
             unreduced: 0,
             in_flight: BucketQueue::new(device)?,
@@ -141,15 +158,9 @@ impl GradientReducer {
     /// Starts a step.
     pub fn begin_step(&mut self) {
         let mut state = lock(&self.state);
-        let layout = state.layout.clone();
-        state.accumulator.begin_step();
-        state.is_last_micro_batch = false;
-        let missing = layout
-            .buckets()
-            .iter()
-            .map(|bucket| if bucket.treatment.is_frozen { 0 } else { bucket.slots.len() });
-        state.missing = missing.collect();
-        state.unreduced = layout.buckets().len();
+        state.is_reducing = false;
+        state.has_partitions = false;
+        state.begin_reduction();
     }
 
     /// Ends a step after the optimizer has used its gradients. Their memory is free for what is
@@ -158,10 +169,20 @@ impl GradientReducer {
         lock(&self.state).accumulator.end_step();
     }
 
-    /// Announces that the next backward pass is the last of the step: buckets are reduced as they
-    /// become ready.
-    pub fn begin_last_micro_batch(&mut self) {
-        lock(&self.state).is_last_micro_batch = true;
+    /// Announces the next backward pass. In the last one of a step buckets are reduced as they become ready, or in
+    /// each one.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if a collective of the micro-batch before fails.
+    pub fn begin_micro_batch(&mut self, is_last: bool) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if state.is_reducing {
+            state.reduce_all()?;
+            state.has_partitions = true;
+            state.begin_reduction();
+        }
+        state.is_reducing = is_last || state.accumulation == GradientAccumulation::Partitions;
+        Ok(())
     }
 
     /// Takes the error of the backward pass that has just failed, if its gradients are the reason.
@@ -214,10 +235,19 @@ impl GradientReducer {
 }
 
 impl ReducerState {
+    /// No bucket has a gradient, and none is reduced.
+    fn begin_reduction(&mut self) {
+        self.accumulator.begin_step();
+        let buckets = self.layout.buckets().iter();
+        let missing = buckets.map(|bucket| if bucket.treatment.is_frozen { 0 } else { bucket.slots.len() });
+        self.missing = missing.collect();
+        self.unreduced = self.layout.buckets().len();
+    }
+
     /// Adds a gradient, and starts the reduction of buckets that become ready by it.
     fn take_gradient(&mut self, slot: usize, grad: &Tensor) -> Result<(), Error> {
         self.accumulator.add(slot, Some(grad))?;
-        if self.is_last_micro_batch && (self.shard_group.is_some() || self.replica_group.is_some()) {
+        if self.is_reducing && (self.shard_group.is_some() || self.replica_group.is_some()) {
             let parameter = &self.layout.slots()[slot];
             let missing = self.missing[parameter.bucket].checked_sub(1);
             self.missing[parameter.bucket] = missing.ok_or_else(|| repeated_gradient(&parameter.name))?;
@@ -279,11 +309,21 @@ impl ReducerState {
 
     /// Stores this rank's partition of a bucket, reduced over all ranks.
     fn store(&mut self, bucket: usize, reduced: &Tensor) -> Result<(), Error> {
-        guard(|| no_grad(|| self.partitions[bucket].copy_(reduced)))?;
-        Ok(())
+        let partition = &mut self.partitions[bucket];
+        let store = || match self.has_partitions {
+            true => drop(partition.g_add_(reduced)),
+            false => partition.copy_(reduced),
+        };
+        Ok(guard(|| no_grad(store))?)
     }
 
     fn finish_reduction(&mut self) -> Result<CommunicationTime, Error> {
+        self.reduce_all()?;
+        let replicas_time = self.in_replicas.timer.take_communication_time();
+        Ok(self.in_flight.timer.take_communication_time().plus(replicas_time))
+    }
+
+    fn reduce_all(&mut self) -> Result<(), Error> {
         while self.unreduced > 0 {
             self.reduce_next_bucket()?;
         }
@@ -293,8 +333,7 @@ impl ReducerState {
         while self.in_replicas.len() > 0 {
             self.wait_for_oldest_replica()?;
         }
-        let replicas_time = self.in_replicas.timer.take_communication_time();
-        Ok(self.in_flight.timer.take_communication_time().plus(replicas_time))
+        Ok(())
     }
 }
 

@@ -6,7 +6,8 @@
 //! - `bucket_layout.rs`, `element_order.rs`: where each parameter lies in the gradient buckets
 //! - `gradient_accumulation.rs`: sums gradients over the micro-batches of a step
 //! - `gradient_reduction.rs`: reduces gradient buckets over the ranks during the backward pass
-//! - `working_weights.rs`: gathers new weights during the next forward pass
+//! - `working_weights.rs`, `weight_gathers.rs`: gathers new weights during the next forward pass
+//! - `unit_weights.rs`: weights that are whole only while they are used
 //! - `collective_timer.rs`, `communication_time.rs`: how long communication takes
 //! - `health_check.rs`, `ring_neighbours.rs`: finds slow and faulty ranks before the first step
 
@@ -20,5 +21,7 @@ pub(crate) mod gradient_reduction;
 pub(crate) mod health_check;
 mod rank_agreement;
 mod ring_neighbours;
+mod unit_weights;
+mod weight_gathers;
 pub(crate) mod working_weights;
 pub(crate) mod world;

@@ -1,18 +1,18 @@
-//! The working weights of a network: whole on every rank, in the precision of its arithmetic, in
-//! buckets. After a step each rank has new values for its partitions. Those of other ranks are
+//! The working weights of a network: whole on every rank (but for [shard units](super::unit_weights)), in the
+//! precision of its arithmetic, in buckets. After a step each rank has new values for its partitions. Those of other ranks are
 //! gathered while the next forward pass already runs; each part of the network waits only for its
 //! own weights before it is used.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tch::{Kind, Tensor, no_grad};
 use tidemill_models::Params;
-use tidemill_torch::{ProcessGroup, guard};
+use tidemill_torch::{ProcessGroup, free_storage, guard};
 
 use super::bucket_layout::{Bucket, BucketLayout};
-use super::collective_timer::{CollectiveTimer, InFlight};
 use super::communication_time::CommunicationTime;
+use super::unit_weights::UnitWeights;
+use super::weight_gathers::{WeightGathers, lock};
 use super::world::World;
 use crate::Error;
 
@@ -20,25 +20,19 @@ use crate::Error;
 #[derive(Debug)]
 pub struct WorkingWeights {
     layout: Arc<BucketLayout>,
+    /// The dtype of the network's arithmetic.
+    kind: Kind,
     /// The ranks that have all partitions together.
     shard_group: Option<ProcessGroup>,
     buckets: Vec<Tensor>,
-    gathers: Arc<Mutex<PendingGathers>>,
-}
-
-/// All-gathers in flight.
-#[derive(Debug)]
-struct PendingGathers {
-    /// With the index of their bucket, in the order in which they were started.
-    in_flight: VecDeque<(usize, InFlight)>,
-    timer: CollectiveTimer,
-    /// The first error of a gather.
-    error: Option<Error>,
+    gathers: Arc<Mutex<WeightGathers>>,
+    /// The weights that this rank has whole only while they are used.
+    units: Option<Arc<UnitWeights>>,
 }
 
 impl WorkingWeights {
     /// Moves the parameters of a network into buckets of `kind`, or of f32 where their treatment
-    /// says so.
+    /// says so, on the device of the network's arithmetic. Those of shard units have no memory afterwards.
     ///
     /// # Errors
     /// If there is not enough memory.
@@ -49,6 +43,7 @@ impl WorkingWeights {
         kind: Kind,
     ) -> Result<Self, Error> {
         let named = params.named_parameters();
+        let shard_group = world.shard_group(layout.partition_count()).cloned();
         let mut buckets = Vec::new();
         for bucket in layout.buckets() {
             let kind = working_kind(bucket, kind);
@@ -63,28 +58,38 @@ impl WorkingWeights {
                     let _ = param.set_requires_grad(!bucket.treatment.is_frozen);
                 })?;
             }
+            if shard_group.is_some() && bucket.treatment.unit.is_some() {
+                free_storage(&values)?;
+            }
             buckets.push(values);
         }
-        let timer = CollectiveTimer::new(params.device())?;
-        let gathers = Arc::new(Mutex::new(PendingGathers { in_flight: VecDeque::new(), timer, error: None }));
+        let gathers = Arc::new(Mutex::new(WeightGathers::new(params.device())?));
         let (hook_gathers, hook_layout) = (gathers.clone(), layout.clone());
-        params.set_pre_forward_hook(move |module| lock(&hook_gathers).wait_for_module(&hook_layout, module));
-        let shard_group = world.shard_group(layout.partition_count()).cloned();
-        Ok(Self { layout: layout.clone(), shard_group, buckets, gathers })
+        params.set_pre_forward_hook(move |module| wait_for_module(&hook_gathers, &hook_layout, module));
+        let units = match &shard_group {
+            Some(group) if layout.has_units() => {
+                let units = UnitWeights::new(group.clone(), layout.units(), &buckets, gathers.clone());
+                let units = Arc::new(units);
+                params.set_shard_hooks(units.clone());
+                Some(units)
+            }
+            _ => None,
+        };
+        Ok(Self { layout: layout.clone(), kind, shard_group, buckets, gathers, units })
     }
 
-    /// Waits for all gathers in flight, and gives the buckets.
+    /// Waits for all gathers in flight, and gives the buckets. Those of shard units may have no memory.
     ///
     /// # Errors
     /// [`Error::Peer`] if a gather failed.
     pub fn wait_for_all(&self) -> Result<&[Tensor], Error> {
         let mut gathers = lock(&self.gathers);
-        gathers.wait_until(usize::MAX);
-        gathers.error.take().map_or(Ok(self.buckets.as_slice()), Err)
+        gathers.wait_for(|_| true);
+        gathers.take_error().map_or(Ok(self.buckets.as_slice()), Err)
     }
 
     /// Sets the weights to the ranks' `partitions`, which may be of any dtype. Starts the gathers,
-    /// and does not wait for them.
+    /// and does not wait for them. Shard units are gathered when they are used, from what `partitions` hold then.
     ///
     /// # Errors
     /// [`Error::Peer`] if a gather cannot be started.
@@ -100,25 +105,51 @@ impl WorkingWeights {
         self.update_buckets(partitions, |bucket| !bucket.treatment.is_frozen)
     }
 
+    /// Gathers the weights of all shard units, and keeps them until the next update.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if a gather cannot be started.
+    pub fn gather_units(&self) -> Result<(), Error> {
+        self.units.as_ref().map_or(Ok(()), |units| units.gather_all())
+    }
+
+    /// Sets what the weights of shard units are gathered from: the ranks' `partitions`.
+    ///
+    /// # Errors
+    /// If libtorch fails.
+    pub fn set_unit_partitions(&self, partitions: &[Tensor]) -> Result<(), Error> {
+        self.units.as_ref().map_or(Ok(()), |units| units.set_partitions(partitions))
+    }
+
+    /// The most bytes of weights at a time.
+    pub fn memory_bytes(&self) -> usize {
+        let kind = self.kind;
+        let bytes = |bucket: &Bucket| (bucket.length * working_kind(bucket, kind).elt_size_in_bytes()) as u64;
+        self.layout.unit_sizes(bytes).resident() as usize
+    }
+
+    /// Whether there are shard units.
+    pub fn has_units(&self) -> bool {
+        self.units.is_some()
+    }
+
     fn update_buckets(
         &self,
         partitions: &[Tensor],
         is_updated: impl Fn(&Bucket) -> bool,
     ) -> Result<(), Error> {
         self.wait_for_all()?;
-        let partitions = partitions.iter().enumerate();
-        for (bucket, partition) in
-            partitions.filter(|(bucket, _)| is_updated(&self.layout.buckets()[*bucket]))
-        {
-            let weights = &self.buckets[bucket];
+        if let Some(units) = &self.units {
+            units.set_partitions(partitions)?;
+        }
+        for (index, (bucket, partition)) in self.layout.buckets().iter().zip(partitions).enumerate() {
+            let is_unit = self.units.is_some() && bucket.treatment.unit.is_some();
+            if is_unit || !is_updated(bucket) {
+                continue;
+            }
+            let weights = &self.buckets[index];
             match &self.shard_group {
-                Some(group) => {
-                    let partition = guard(|| partition.to_kind(weights.kind()))?;
-                    let pending = group.all_gather_into(&partition, weights).map_err(Error::Peer)?;
-                    let mut gathers = lock(&self.gathers);
-                    let in_flight = gathers.timer.track(pending);
-                    gathers.in_flight.push_back((bucket, in_flight));
-                }
+                Some(group) => lock(&self.gathers).start(group, index, partition, weights)?,
                 // The working weights are the master weights.
                 _ if weights.data_ptr() == partition.data_ptr() => (),
                 _ => guard(|| no_grad(|| weights.shallow_clone().copy_(partition)))?,
@@ -129,41 +160,27 @@ impl WorkingWeights {
 
     /// Takes the time that gathers took since the last call.
     pub fn take_communication_time(&self) -> CommunicationTime {
-        lock(&self.gathers).timer.take_communication_time()
+        lock(&self.gathers).take_communication_time()
     }
 }
 
-impl PendingGathers {
-    /// Waits for the weights of one module of the network, by its name.
-    fn wait_for_module(&mut self, layout: &BucketLayout, module: &str) {
-        if self.in_flight.is_empty() {
-            return;
-        }
-        let is_in_module = |name: &str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
-        let buckets = layout.slots().iter().filter(|slot| is_in_module(&slot.name)).map(|slot| slot.bucket);
-        // A module without parameters of that name may use any of them.
-        self.wait_until(buckets.max().unwrap_or(usize::MAX));
-    }
-
-    /// Waits for all buckets up to this one. An error is kept for [`WorkingWeights::wait_for_all`].
-    fn wait_until(&mut self, last: usize) {
-        while let Some((bucket, in_flight)) = self.in_flight.pop_front() {
-            if bucket > last {
-                self.in_flight.push_front((bucket, in_flight));
-                return;
-            }
-            if let Err(error) = self.timer.wait(in_flight) {
-                self.error.get_or_insert(error);
-            }
-        }
-    }
+/// Waits for the weights of one module of the network, by its name.
+fn wait_for_module(gathers: &Mutex<WeightGathers>, layout: &BucketLayout, module: &str) {
+    let is_in_module = |name: &str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
+    // Shard units wait for their own weights.
+    let is_waited_for = |bucket: usize| layout.buckets()[bucket].treatment.unit.is_none();
+    let slots = layout.slots().iter().filter(|slot| is_in_module(&slot.name));
+    let buckets: Vec<usize> = slots.map(|slot| slot.bucket).collect();
+    // A module without parameters of that name may use any of them.
+    let last = if buckets.is_empty() {
+        Some(usize::MAX)
+    } else {
+        buckets.into_iter().filter(|b| is_waited_for(*b)).max()
+    };
+    lock(gathers).wait_for(|bucket| Some(bucket) <= last && is_waited_for(bucket));
 }
 
 /// The dtype of a bucket's working weights, in a network whose arithmetic is in `kind`.
 pub fn working_kind(bucket: &Bucket, kind: Kind) -> Kind {
     if bucket.treatment.is_f32 { Kind::Float } else { kind }
-}
-
-fn lock(gathers: &Mutex<PendingGathers>) -> MutexGuard<'_, PendingGathers> {
-    gathers.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -60,7 +60,7 @@ const CASES: &[Case] = &[
         &[
             "run.toml:2:12",
             "train.sharding: \"zero3\" is not a possible value",
-            "`shard_grad_op`, `hybrid_shard`, `none`",
+            "`shard_grad_op`, `full_shard`, `hybrid_shard`, `none`",
         ],
     ),
     ("[supervisor]\nheartbeat = 3", &[], &["run.toml:2:1", "did you mean `heartbeat_seconds`?"]),

@@ -19,7 +19,6 @@ use crate::metrics::prometheus::PrometheusEndpoint;
 use crate::observer::Observer;
 use crate::optimizer::{Optimizer, ShardingPlan};
 use crate::parallel::health_check;
-use crate::parallel::world::World;
 use crate::train_spec::TrainSpec;
 use crate::trainer::checkpointer::Checkpointer;
 use crate::trainer::metrics_reporter::{MetricsOutputs, MetricsReporter};
@@ -78,7 +77,7 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     }
     let mut optimizer = Optimizer::new(spec.denoiser.params(), objective.kind, sharding_plan, &world)?;
     if world.is_first() && world.size() > 1 {
-        report_traffic(&optimizer, &world, observer);
+        report_traffic(&optimizer, &spec, observer);
     }
     let writer = Writer::new(&world, spec.checkpoint.writers)?;
     world.run_on_first_rank(|| checkpoints.check_writable(&writer))?;
@@ -139,8 +138,11 @@ fn report_frozen(sharding_plan: &ShardingPlan, spec: &TrainSpec, observer: &mut 
     }
 }
 
-fn report_traffic(optimizer: &Optimizer, world: &World, observer: &mut dyn Observer) {
-    let Traffic { gradients, weights } = optimizer.traffic(world);
+fn report_traffic(optimizer: &Optimizer, spec: &TrainSpec, observer: &mut dyn Observer) {
+    let (train, world) = (&spec.train, &spec.world);
+    let micro_batches =
+        train.phase_global_batch(0).div_ceil(world.size()).div_ceil(train.phase_micro_batch(0));
+    let Traffic { gradients, weights } = optimizer.traffic(world, micro_batches);
     observer.log(&format!(
         "each of {} ranks sends {} of gradients and {} of weights per step, in {} buckets",
         world.size(),

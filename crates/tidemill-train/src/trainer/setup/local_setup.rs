@@ -11,15 +11,16 @@ use tidemill_plan::memory::default_bucket_bytes;
 use tidemill_store::{Bucket, DatasetSpec};
 
 use super::compatibility_checks::{check_data, frozen_parameters, norms_in_f32, row_costs};
+use super::shard_units::shard_units;
 use crate::Error;
 use crate::checkpoint::run_identity::compute_run_identity;
-use crate::config::{CaptionDropout, Precision, PreviewConfig, TrainConfig};
+use crate::config::{CaptionDropout, Precision, PreviewConfig, Sharding, TrainConfig};
 use crate::data::latents_layout::has_moments;
 use crate::objective::denoising::Objective;
 use crate::objective::random_draws::RandomDrawer;
 use crate::objective::text_conditions::TextConditions;
 use crate::optimizer::ShardingPlan;
-use crate::parallel::gradient_reduction::GradientReduction;
+use crate::parallel::gradient_reduction::{GradientAccumulation, GradientReduction};
 use crate::train_spec::TrainSpec;
 use crate::trainer::noise_schedule::training_scheduler_config;
 use crate::trainer::step::cuda_graph::{CudaGraphTarget, cuda_graph_target};
@@ -109,6 +110,7 @@ fn set_gradient_checkpointing(spec: &mut TrainSpec) -> Result<(), Error> {
 /// How the state of the denoiser is distributed over the ranks.
 fn new_sharding_plan(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     let (train, ranks) = (&spec.train, spec.world.size());
+    let partition_count = spec.world.partition_count(train.sharding)?;
     let kind = to_kind(train.reduce_precision);
     let element_size = kind.elt_size_in_bytes();
     let gradient_bytes = (spec.denoiser.params().parameter_count() * element_size) as u64;
@@ -116,15 +118,22 @@ fn new_sharding_plan(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     let bucket_bytes = train.bucket_bytes.map_or_else(default_bytes, |bytes| bytes.as_u64()) as usize;
     // The largest part of a batch that any rank has.
     let rows_per_rank = |phase| train.phase_global_batch(phase).div_ceil(ranks);
-    let is_accumulated =
+    let has_micro_batches =
         (0..train.phase.len()).any(|phase| rows_per_rank(phase) > train.phase_micro_batch(phase));
+    let accumulation = match train.sharding {
+        _ if !has_micro_batches => GradientAccumulation::Off,
+        // Whole gradients would take more memory than sharded weights save.
+        Sharding::FullShard if partition_count > 1 => GradientAccumulation::Partitions,
+        _ => GradientAccumulation::Whole,
+    };
     Ok(ShardingPlan {
-        partition_count: spec.world.partition_count(train.sharding)?,
+        partition_count,
         bucket_elements: bucket_bytes / element_size,
-        reduction: GradientReduction { kind, is_accumulated },
+        reduction: GradientReduction { kind, accumulation },
         moment_kind: to_kind(train.moment_precision),
         frozen: frozen_parameters(train, &*spec.denoiser)?,
         f32_params: norms_in_f32(train, spec.denoiser.params())?,
+        units: shard_units(spec)?,
     })
 }
 

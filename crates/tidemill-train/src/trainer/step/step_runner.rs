@@ -267,9 +267,7 @@ impl StepRunner {
         self.optimizer.gradients().begin_step();
         for (i, rows) in micro_batches.iter().enumerate() {
             let inputs = guard(|| objective.prepare_inputs(denoiser, rows))?;
-            if i + 1 == micro_batches.len() {
-                self.optimizer.gradients().begin_last_micro_batch();
-            }
+            self.optimizer.gradients().begin_micro_batch(i + 1 == micro_batches.len())?;
             let result = guard(|| {
                 let range = ProfilerRange::enter(c"forward");
                 let errors = objective.compute_errors(denoiser, &inputs);

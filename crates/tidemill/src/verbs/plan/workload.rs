@@ -10,9 +10,10 @@ use tidemill_models::{
 };
 use tidemill_plan::Workload;
 use tidemill_plan::memory::{BackwardMoment, MemoryLayout, default_bucket_bytes};
+use tidemill_plan::shard_units::UnitSizes;
 use tidemill_plan::storage::{RowFormat, TextFormat, TextShape};
 use tidemill_plan::workload::{ImageCost, Phase};
-use tidemill_train::Precision;
+use tidemill_train::{Precision, Sharding};
 
 use crate::encode::config::StoredText;
 use crate::encode::token_counts;
@@ -52,6 +53,7 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
     let default_buckets = || default_bucket_bytes(parameters * reduce_bytes);
     let layout = MemoryLayout {
         parameters,
+        resident_parameters: parameters,
         buffer_bytes: buffer_bytes.sum::<usize>() as u64,
         ranks: 1,
         partitions: 1,
@@ -79,7 +81,20 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
         StoredText::TokenIds => TextFormat::TokenIds,
     };
     let sharding = train.sharding;
-    Ok(Workload { phases, layout, sharding, row_format, embeddings, image_costs })
+    let shard_units = (sharding == Sharding::FullShard).then(|| count_units(&*network));
+    Ok(Workload { phases, layout, sharding, shard_units, row_format, embeddings, image_costs })
+}
+
+/// The parameters of each shard unit.
+fn count_units(network: &dyn TrainableDenoiser) -> UnitSizes {
+    let prefixes = network.shard_units();
+    let mut sizes = UnitSizes { always: 0, units: vec![0; prefixes.len()] };
+    for (name, parameter) in network.params().named_parameters() {
+        let unit = prefixes.iter().position(|unit| unit.iter().any(|prefix| name.starts_with(prefix)));
+        let size = unit.map_or(&mut sizes.always, |unit| &mut sizes.units[unit]);
+        *size += parameter.numel() as u64;
+    }
+    sizes
 }
 
 /// What a plan takes of the models.

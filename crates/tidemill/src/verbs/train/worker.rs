@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tidemill_train::{TrainSpec, World, train};
+use tch::Device;
+use tidemill_train::{Sharding, TrainSpec, World, train};
 
 use super::initial_denoiser::load_initial_denoiser;
 use super::preview_sampler::load_preview_sampler;
@@ -155,6 +156,12 @@ fn build_train_spec(
     tch::set_num_threads(threads as i32);
     let denoiser = match denoiser {
         Some(make) => make(device)?,
+        // Its parameters go to the device one by one, where each rank keeps its part only.
+        None if run.file.train.sharding == Sharding::FullShard && world.size() > 1 => {
+            let denoiser = load_initial_denoiser(run, &models, Device::Cpu)?;
+            denoiser.params().set_device(device)?;
+            denoiser
+        }
         None => load_initial_denoiser(run, &models, device)?,
     };
     // The trainer derives it again from its parts; here the network is known.
