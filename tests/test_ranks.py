@@ -79,10 +79,11 @@ UNEVEN = training.UNEVEN_BATCH
             2,
             {"train.sharding": "full_shard", "train.bucket_bytes": "100 KiB", "checkpoint.writers": "node"},
         ),
+        # One rank has three micro-batches, the others two.
         (
-            2,
+            3,
             None,
-            {"train.sharding": "full_shard", "train.micro_batch": 2, "train.gradient_checkpointing": True},
+            {"train.sharding": "full_shard", "train.micro_batch": 1, "train.gradient_checkpointing": True},
         ),
         (3, [2, 1], {"train.gradient_checkpointing": True, "train.bucket_bytes": "1 MiB"}),
         (2, None, {"train.sharding": "none", "train.micro_batch": 2}),

@@ -40,7 +40,10 @@ pub struct Params {
 /// while it runs ([`shard_units`](crate::TrainableDenoiser::shard_units)).
 pub trait ShardHooks: Send + Sync {
     /// The forward pass of a unit comes next.
-    fn pre_forward(&self, unit: usize);
+    ///
+    /// # Errors
+    /// If its weights cannot be had. The forward pass fails.
+    fn pre_forward(&self, unit: usize) -> Result<(), tidemill_torch::Error>;
 
     /// The backward pass of a unit comes next.
     ///
@@ -173,7 +176,7 @@ impl Params {
     /// Calls the hook: the forward pass of this shard unit comes next.
     pub(crate) fn begin_shard_unit(&self, unit: usize) {
         if let Some(hooks) = &*self.shard_hooks.borrow() {
-            hooks.pre_forward(unit);
+            unwrap_or_panic(hooks.pre_forward(unit));
         }
     }
 

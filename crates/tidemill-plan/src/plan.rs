@@ -245,13 +245,17 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
             "train.micro_batch",
             format!(
                 "not even 1 image of {} pixels fits on one {}: weights, gradients and optimizer state take {:.1} GiB \
-                 and an image {} of {:.1} GiB; train on more GPUs (sharded), use \
-                 train.moment_precision = \"bf16\", or larger GPUs",
+                 and an image {} of {:.1} GiB; train on more GPUs{}, use train.moment_precision = \"bf16\", or larger GPUs",
                 phase.resolution,
                 cluster.trainers.node.gpu,
                 gib(memory.state_bytes),
                 memory.activation_bytes_per_image.map_or("more".into(), |bytes| format!("{:.2}", gib(bytes))),
                 gib(available.unwrap_or(0)),
+                if units.is_some() {
+                    ""
+                } else {
+                    " (with train.sharding = \"full_shard\" they share the weights, too)"
+                },
             ),
         ));
     }

@@ -17,7 +17,8 @@ impl UnitSizes {
     }
 
     /// What is gathered in a step of so many micro-batches: each unit for the forward and for the backward pass. The
-    /// last unit is still there when the backward pass starts, and the first one when the next forward pass does.
+    /// last unit is still there when the backward pass starts, and the first one when the next forward pass does. With
+    /// frozen units at the start it is less: no backward pass goes through them.
     pub fn gathered(&self, micro_batches: u64) -> u64 {
         let [first, last] = [self.units.first(), self.units.last()].map(|unit| unit.copied().unwrap_or(0));
         let all = 2 * micro_batches * self.units.iter().sum::<u64>();

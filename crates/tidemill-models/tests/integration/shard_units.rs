@@ -54,8 +54,9 @@ impl OneUnit {
 }
 
 impl ShardHooks for OneUnit {
-    fn pre_forward(&self, unit: usize) {
+    fn pre_forward(&self, unit: usize) -> Result<(), tidemill_torch::Error> {
         self.switch_to(unit);
+        Ok(())
     }
 
     fn pre_backward(&self, unit: usize) -> Result<(), tidemill_torch::Error> {
@@ -105,8 +106,28 @@ fn assert_units_are_independent(denoiser: &mut dyn TrainableDenoiser, text_width
     }
 }
 
+/// Has no weights.
+struct Lost;
+
+impl ShardHooks for Lost {
+    fn pre_forward(&self, _unit: usize) -> Result<(), tidemill_torch::Error> {
+        Err(tidemill_torch::Error::Torch("the other ranks are gone".into()))
+    }
+
+    fn pre_backward(&self, _unit: usize) -> Result<(), tidemill_torch::Error> {
+        Ok(())
+    }
+}
+
 #[test]
-fn unet_needs_the_weights_of_one_unit_at_a_time() {
+fn forward_pass_fails_without_weights() {
+    let unet = tiny_unet();
+    unet.params().set_shard_hooks(Arc::new(Lost));
+    let error = tidemill_torch::guard(|| loss_and_gradients(&unet, 5, None)).unwrap_err().to_string();
+    assert!(error.contains("the other ranks are gone"), "{error}");
+}
+
+fn tiny_unet() -> UNet2DConditionModel {
     tch::manual_seed(3);
     let config: UNetConfig = serde_json::from_value(json!({
         "block_out_channels": [6, 12],
@@ -119,8 +140,12 @@ fn unet_needs_the_weights_of_one_unit_at_a_time() {
         "transformer_layers_per_block": 2,
     }))
     .unwrap();
-    let mut unet = UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Random).unwrap();
-    assert_units_are_independent(&mut unet, 5, None);
+    UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Random).unwrap()
+}
+
+#[test]
+fn unet_needs_the_weights_of_one_unit_at_a_time() {
+    assert_units_are_independent(&mut tiny_unet(), 5, None);
 }
 
 #[test]

@@ -89,6 +89,11 @@ impl Optimizer {
         &mut self.gradients
     }
 
+    /// Takes the error of a hook that has just failed in a forward or backward pass.
+    pub fn take_hook_error(&mut self) -> Option<Error> {
+        self.gradients.take_error().or_else(|| self.working_weights.take_error())
+    }
+
     /// The squared norm of this rank's gradients: a scalar, f32. Without sharding it is divided by
     /// the number of ranks, so that in either case the sum over the ranks is that of the whole
     /// gradient.

@@ -29,8 +29,8 @@ pub enum GradientBuffers {
     PerParameter(Vec<Option<Tensor>>),
     /// All buckets have memory for the whole step, f32. Frozen buckets have length 0.
     Persistent(Vec<Tensor>),
-    /// A bucket has memory from its first gradient until it is reduced. For one micro-batch with
-    /// sharding.
+    /// A bucket has memory from its first gradient until it is reduced. For sharding, where each micro-batch is
+    /// reduced.
     Pooled(BufferPool),
 }
 

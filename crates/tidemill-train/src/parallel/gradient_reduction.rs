@@ -1,5 +1,5 @@
 //! Gradient reduction: takes the gradients of a step from the backward pass as they become ready,
-//! accumulates them over micro-batches, and in the last micro-batch reduces them over the ranks,
+//! accumulates them over micro-batches, and in the last micro-batch (or in each one) reduces them over the ranks,
 //! bucket by bucket, while the backward pass continues.
 
 use std::collections::VecDeque;

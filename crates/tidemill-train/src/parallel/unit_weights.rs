@@ -87,31 +87,32 @@ impl UnitWeights {
         state.free_all_but(&used)?;
         used.iter().try_for_each(|unit| state.gather(*unit))?;
         state.wait_for(unit);
-        Ok(())
+        let error = lock(&state.gathers).take_error();
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Keeps an error with the gathers: libtorch passes on only its text.
+    fn keep_error(&self, error: Error) -> tidemill_torch::Error {
+        let text = error.to_string();
+        lock(&lock(&self.0).gathers).keep_error(error);
+        tidemill_torch::Error::Torch(text)
     }
 }
 
 impl ShardHooks for UnitWeights {
-    /// An error is kept with the gathers.
-    fn pre_forward(&self, unit: usize) {
-        if let Err(error) = self.prepare(unit, Some(unit + 1)) {
-            lock(&lock(&self.0).gathers).keep_error(error);
-        }
+    fn pre_forward(&self, unit: usize) -> Result<(), tidemill_torch::Error> {
+        self.prepare(unit, Some(unit + 1)).map_err(|error| self.keep_error(error))
     }
 
     fn pre_backward(&self, unit: usize) -> Result<(), tidemill_torch::Error> {
-        self.prepare(unit, unit.checked_sub(1)).map_err(|error| {
-            let text = error.to_string();
-            lock(&lock(&self.0).gathers).keep_error(error);
-            tidemill_torch::Error::Torch(text)
-        })
+        self.prepare(unit, unit.checked_sub(1)).map_err(|error| self.keep_error(error))
     }
 }
 
 impl State {
     /// Starts to gather a unit's weights, unless they are there or on their way.
     fn gather(&mut self, unit: usize) -> Result<(), Error> {
-        if std::mem::replace(&mut self.is_gathered[unit], true) {
+        if self.is_gathered[unit] {
             return Ok(());
         }
         let mut gathers = lock(&self.gathers);
@@ -120,6 +121,8 @@ impl State {
             allocate_storage(weights)?;
             gathers.start(&self.group, bucket, &self.partitions[bucket], weights)?;
         }
+        drop(gathers);
+        self.is_gathered[unit] = true;
         Ok(())
     }
 

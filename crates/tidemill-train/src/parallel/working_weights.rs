@@ -88,6 +88,11 @@ impl WorkingWeights {
         gathers.take_error().map_or(Ok(self.buckets.as_slice()), Err)
     }
 
+    /// Takes the first error of a gather.
+    pub fn take_error(&self) -> Option<Error> {
+        lock(&self.gathers).take_error()
+    }
+
     /// Sets the weights to the ranks' `partitions`, which may be of any dtype. Starts the gathers,
     /// and does not wait for them. Shard units are gathered when they are used, from what `partitions` hold then.
     ///

@@ -8,7 +8,7 @@ use tidemill_torch::GpuMemoryInfo;
 
 use super::step::step_runner::{StepContext, StepRunner};
 use crate::Error;
-use crate::config::TrainConfig;
+use crate::config::{Sharding, TrainConfig};
 
 /// Adds to an error of a step what to lower, if the GPU had no memory left. Other errors stay as they are.
 pub(super) fn explain_step_error(
@@ -39,6 +39,7 @@ pub(super) fn explain_step_error(
     let memory = StepMemory {
         samples: rows.min(train.phase_micro_batch(context.phase)),
         gradient_checkpointing: train.gradient_checkpointing,
+        shards_weights: train.sharding == Sharding::FullShard,
         state_bytes: allocated,
         sample_bytes: elements.map(|elements| elements * element_bytes),
         total_bytes: total,
@@ -52,6 +53,8 @@ pub(super) struct StepMemory {
     /// Samples that a rank computes at a time.
     pub samples: usize,
     pub gradient_checkpointing: GradientCheckpointing,
+    /// Whether ranks share the weights, too.
+    pub shards_weights: bool,
     /// Bytes that tensors take between two steps.
     pub state_bytes: u64,
     /// The most bytes of a sample that are in memory in the backward pass, if known.
@@ -63,7 +66,8 @@ pub(super) struct StepMemory {
 impl StepMemory {
     /// What takes the memory, and which setting to lower by how much.
     pub fn advice(&self) -> String {
-        let Self { samples, gradient_checkpointing, state_bytes, sample_bytes, total_bytes } = *self;
+        let Self { samples, gradient_checkpointing, shards_weights, state_bytes, sample_bytes, total_bytes } =
+            *self;
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         let state = format!(
             "weights, gradients and optimizer state take {:.2} of {:.2} GiB",
@@ -72,8 +76,8 @@ impl StepMemory {
         );
         let checkpointing = match gradient_checkpointing {
             GradientCheckpointing::Off => {
-                ", or set train.gradient_checkpointing to \"selective\", which computes MLPs twice, or to true, which \
-                 computes the forward pass twice"
+                ", or set train.gradient_checkpointing to \"selective\", which computes half of each MLP twice, or to true, \
+                 which computes the forward pass twice"
             }
             GradientCheckpointing::Selective => {
                 ", or set train.gradient_checkpointing to true, which computes the forward pass twice"
@@ -84,9 +88,14 @@ impl StepMemory {
         let sample =
             sample_bytes.map_or(String::new(), |bytes| format!(", and a sample about {:.3}", gib(bytes)));
         if samples <= 1 {
+            let weights = if shards_weights {
+                ""
+            } else {
+                " (with train.sharding = \"full_shard\" also of the weights)"
+            };
             return format!(
                 "{state}{sample}; not even one sample fits: train on more GPUs, each of which then has a part of \
-                 the state, or set train.moment_precision to \"bf16\"{checkpointing}"
+                 the state{weights}, or set train.moment_precision to \"bf16\"{checkpointing}"
             );
         }
         // The formula is of what the backward pass needs, not of all that libraries take meanwhile.
@@ -115,6 +124,7 @@ mod tests {
         let memory = StepMemory {
             samples: 96,
             gradient_checkpointing: GradientCheckpointing::Off,
+            shards_weights: false,
             state_bytes: 13 * GIB,
             sample_bytes: Some(GIB),
             total_bytes: 80 * GIB,
@@ -143,6 +153,10 @@ mod tests {
                 "or set train.gradient_checkpointing to true, which computes the forward pass twice"
             )
         );
+        let weights = [false, true].map(|shards_weights| {
+            StepMemory { samples: 1, shards_weights, ..memory }.advice().contains("full_shard")
+        });
+        assert_eq!(weights, [true, false]);
         assert!(memory.advice().contains("take 13.00 of 80.00 GiB, and a sample about 1.000"));
     }
 }

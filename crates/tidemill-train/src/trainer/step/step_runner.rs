@@ -36,6 +36,8 @@ pub(crate) struct StepRunner {
     pub optimizer: Optimizer,
     row_costs: BTreeMap<Bucket, RowCost>,
     noise_prefetcher: NoisePrefetcher,
+    /// A micro-batch of an earlier step, which a rank without rows repeats with weight 0.
+    padding: Option<MicroBatch>,
     /// The recorded steps, if steps may be recorded.
     cuda_graphs: Option<CudaGraphs>,
     /// Whether the device may skip steps by itself.
@@ -101,6 +103,7 @@ impl StepRunner {
             optimizer,
             row_costs,
             noise_prefetcher: NoisePrefetcher::default(),
+            padding: None,
             cuda_graphs: cuda_graph_target.map(CudaGraphs::new),
             // A step that is recorded runs as a skipped step before.
             can_skip_steps: can_skip_steps(train) || cuda_graph_target.is_some(),
@@ -154,7 +157,13 @@ impl StepRunner {
         let draws = self.noise_prefetcher.take(&current, next)?;
         let inputs = self.upload_inputs(spec, context, batch, &draws)?;
         let StepOutputs(outputs) = match self.cuda_graphs.take() {
-            None => self.compute(spec, step, &inputs)?,
+            None => {
+                let outputs = self.compute(spec, step, &inputs)?;
+                if self.optimizer.layout().has_units() {
+                    self.padding = inputs.micro_batches.into_iter().next().or(self.padding.take());
+                }
+                outputs
+            }
             Some(mut graphs) => {
                 let is_averaging = spec.train.ema_decay_at(step).is_some();
                 let outputs =
@@ -220,7 +229,8 @@ impl StepRunner {
     /// The computation of a step after `step` others, all of it on the device.
     fn compute(&mut self, spec: &TrainSpec, step: u64, inputs: &StepInputs) -> Result<StepOutputs, Error> {
         let (train, world) = (&spec.train, &spec.world);
-        let sums = self.accumulate_gradients(&*spec.denoiser, &inputs.micro_batches)?;
+        let passes = self.pass_count(spec, step, inputs.micro_batches.len());
+        let sums = self.accumulate_gradients(&*spec.denoiser, &inputs.micro_batches, passes)?;
         let _range = ProfilerRange::enter(c"optimizer");
         let gradients_time = self.optimizer.gradients().finish_reduction()?;
         self.communication.gradients = self.communication.gradients.plus(gradients_time);
@@ -251,13 +261,24 @@ impl StepRunner {
         Ok(StepOutputs(guard(|| Tensor::cat(&[update.grad_norm.reshape([1]), sums], 0))?))
     }
 
+    /// The number of forward and backward passes of a step: one for each micro-batch. Where weights are sharded, ranks
+    /// gather them together in each pass, so all have as many as the rank with the most rows.
+    fn pass_count(&self, spec: &TrainSpec, step: u64, micro_batches: usize) -> usize {
+        let phase = spec.train.phase_at(step).filter(|_| self.optimizer.layout().has_units());
+        phase.map_or(micro_batches, |(phase, _)| {
+            let BatchSizes { global, micro } = batch_sizes(&spec.train, phase);
+            global.div_ceil(spec.world.size()).div_ceil(micro)
+        })
+    }
+
     /// Runs forward and backward on this rank's rows, micro-batch by micro-batch. The gradients are
     /// those of the sum over all rows, and are reduced over the ranks during the last backward
-    /// pass.
+    /// pass, or in each one. Passes beyond the micro-batches have weight 0.
     fn accumulate_gradients(
         &mut self,
         denoiser: &dyn Denoiser,
         micro_batches: &[MicroBatch],
+        passes: usize,
     ) -> Result<RankSums, Error> {
         let objective = &self.objective;
         let mut sums = guard(|| RankSums {
@@ -265,24 +286,32 @@ impl StepRunner {
             by_timestep: LossByTimestep::new(objective.device),
         })?;
         self.optimizer.gradients().begin_step();
-        for (i, rows) in micro_batches.iter().enumerate() {
+        let padding = micro_batches.first().or(self.padding.as_ref());
+        for i in 0..passes {
+            let is_padding = i >= micro_batches.len();
+            let rows = micro_batches.get(i).or(padding).ok_or_else(no_rows)?;
             let inputs = guard(|| objective.prepare_inputs(denoiser, rows))?;
-            self.optimizer.gradients().begin_micro_batch(i + 1 == micro_batches.len())?;
+            self.optimizer.gradients().begin_micro_batch(i + 1 == passes)?;
             let result = guard(|| {
                 let range = ProfilerRange::enter(c"forward");
                 let errors = objective.compute_errors(denoiser, &inputs);
-                let loss = sum_losses(&errors, inputs.loss_weights.as_ref());
+                let mut loss = sum_losses(&errors, inputs.loss_weights.as_ref());
+                if is_padding {
+                    loss *= 0.0;
+                }
                 drop(range);
                 let range = ProfilerRange::enter(c"backward");
                 loss.backward();
                 drop(range);
+                if is_padding {
+                    return;
+                }
                 sums.loss += &loss.detach();
                 let (errors, tenths) = (errors.detach(), objective.timestep_bins(&inputs.timesteps, TENTHS));
                 sums.by_timestep.add(&errors, &errors.ones_like(), &tenths);
             });
-            // An error of a gradient hook comes back from libtorch as text only, so the hook keeps
-            // the original.
-            result.map_err(|error| self.optimizer.gradients().take_error().unwrap_or(error.into()))?;
+            // An error of a hook comes back from libtorch as text only, so the hook keeps the original.
+            result.map_err(|error| self.optimizer.take_hook_error().unwrap_or(error.into()))?;
         }
         Ok(sums)
     }
@@ -321,6 +350,14 @@ impl UpdateScalars {
 fn can_skip_steps(train: &TrainConfig) -> bool {
     let skips_spikes = train.spike.is_some_and(|spike| spike.action == SpikeAction::Skip);
     train.not_finite != NonFiniteAction::Stop || skips_spikes
+}
+
+fn no_rows() -> Error {
+    Error::World(
+        "this rank has no rows in its first step, and train.sharding = \"full_shard\" needs some: look for rows that \
+         cannot be read, or set train.sharding to \"shard_grad_op\""
+            .into(),
+    )
 }
 
 /// The batch sizes of a phase.
