@@ -1,6 +1,7 @@
 """A fake GPU that computes nothing, for machines without one. It counts what a program asks of it.
 
-It replaces CUDA's libraries under PyTorch's own CUDA code (`fake_device.h` and the `.cpp` files).
+It replaces the libraries of CUDA and NCCL under PyTorch's own CUDA code (`fake_device.h` and the `.cpp`
+files).
 It shows whether everything that a step computes with is on the device, whether the step can be
 captured, how many kernels it launches, how long the host takes for that, and how much GPU memory it
 needs. It shows neither numbers nor the speed of a GPU.
@@ -17,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Libraries of libtorch. Their undefined symbols are the functions of CUDA that they call.
+# Libraries of libtorch. Their undefined symbols are the functions of CUDA and NCCL that they call.
 CALLERS = ("libtorch_cuda.so", "libc10_cuda.so", "libcaffe2_nvrtc.so")
-CALLED = re.compile(r"^(__cuda\w+|cuda[A-Z]\w*|cublas\w+|cudnn\w+|cu[A-Z]\w*|cuInit)$")
+CALLED = re.compile(r"^(__cuda\w+|cuda[A-Z]\w*|cublas\w+|cudnn\w+|nccl\w+|cu[A-Z]\w*|cuInit)$")
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class NullGpu:
         others.write_text("".join(f"int {name}() {{ return 0; }}\n" for name in sorted(missing | {"cuInit"})))
         others_object = self.folder / "others.o"
         subprocess.run(["cc", "-w", "-fPIC", "-c", others, "-o", others_object], check=True)
-        # Other libraries must see only the functions of CUDA.
+        # Other libraries must see only the functions of CUDA and NCCL.
         exported = self.folder / "exported"
-        exported.write_text("{ global: cu*; __cu*; local: *; };\n")
+        exported.write_text("{ global: cu*; __cu*; nccl*; local: *; };\n")
         link = [*compile_, "-shared", f"-Wl,-soname,{library.name},--version-script={exported}"]
         subprocess.run([*link, *ours, others_object, "-o", library], check=True)
         return library
