@@ -31,7 +31,8 @@ pub struct Args {
     /// The file to write. It must not exist.
     #[arg(long, default_value = "run.toml", value_name = "FILE", value_parser = parse_local_path)]
     pub output: PathBuf,
-    /// The command line of diffusers' `train_text_to_image.py`, whose training the run file does.
+    /// The command line of diffusers' `train_text_to_image.py` or `train_text_to_image_sdxl.py`, whose training the run
+    /// file does.
     /// It takes all arguments that follow.
     #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "ARGUMENTS")]
     pub from_diffusers: Vec<String>,

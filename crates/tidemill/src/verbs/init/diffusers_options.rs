@@ -1,5 +1,5 @@
-//! The command line of diffusers' `train_text_to_image.py`. Each option is taken once; what is left at
-//! the end has no counterpart.
+//! The command line of diffusers' `train_text_to_image.py` or `train_text_to_image_sdxl.py`. Each option is taken
+//! once; what is left at the end has no counterpart.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,16 +8,20 @@ use std::str::FromStr;
 #[derive(Debug, Default)]
 pub struct DiffusersOptions {
     values: BTreeMap<String, Vec<String>>,
+    /// Whether the script is the one for SDXL.
+    pub is_sdxl: bool,
 }
 
 /// Options that change nothing here: where things are cached and logged, on which machines the script
 /// runs, and how the same is computed faster.
-const WITHOUT_EFFECT: [&str; 23] = [
+const WITHOUT_EFFECT: [&str; 26] = [
     "allow_tf32",
     "cache_dir",
     "config_file",
     "dataloader_num_workers",
+    "debug_loss",
     "dynamo_backend",
+    "enable_npu_flash_attention",
     "enable_xformers_memory_efficient_attention",
     "foreach_ema",
     "gpu_ids",
@@ -30,6 +34,7 @@ const WITHOUT_EFFECT: [&str; 23] = [
     "main_process_port",
     "multi_gpu",
     "num_machines",
+    "num_validation_images",
     "offload_ema",
     "push_to_hub",
     "report_to",
@@ -50,6 +55,7 @@ impl DiffusersOptions {
                 options.values.entry(name.to_owned()).or_default().extend(value.map(str::to_owned));
                 last = value.is_none().then(|| name.to_owned());
             } else if argument.ends_with(".py") {
+                options.is_sdxl = argument.ends_with("_sdxl.py");
                 last = None;
             } else if let Some(values) = last.as_ref().and_then(|name| options.values.get_mut(name)) {
                 values.push(argument.clone());

@@ -1,5 +1,5 @@
-//! The run file for a command line of diffusers' `train_text_to_image.py`. Where the defaults differ, it
-//! has the script's.
+//! The run file for a command line of diffusers' `train_text_to_image.py` or `train_text_to_image_sdxl.py`. Where
+//! the defaults differ, it has the script's.
 
 use std::path::Path;
 
@@ -12,10 +12,14 @@ use super::run_file_text::{RunFileText, float, toml_text};
 /// If a value has no counterpart, or the number of steps is not given.
 pub fn translate(mut options: DiffusersOptions) -> Result<RunFileText, String> {
     let mut file = RunFileText::default();
-    let resolution: u32 = options.take_number("resolution")?.unwrap_or(512);
-    file.comment("From a command line of diffusers' train_text_to_image.py.");
+    let (script, output, side) = match options.is_sdxl {
+        true => ("train_text_to_image_sdxl.py", "sdxl-model-finetuned", 1024),
+        false => ("train_text_to_image.py", "sd-model-finetuned", 512),
+    };
+    let resolution: u32 = options.take_number("resolution")?.unwrap_or(side);
+    file.comment(&format!("From a command line of diffusers' {script}."));
     file.set("seed", options.take_number("seed")?.unwrap_or(0u64));
-    file.set_text("output", &options.take_text("output_dir").unwrap_or("sd-model-finetuned".into()));
+    file.set_text("output", &options.take_text("output_dir").unwrap_or(output.into()));
     add_source(&mut file, &mut options);
     add_prepare(&mut file, &mut options, resolution)?;
     add_model(&mut file, &mut options);
@@ -89,13 +93,17 @@ fn add_model(file: &mut RunFileText, options: &mut DiffusersOptions) {
     file.section("models");
     let model =
         options.take_text("pretrained_model_name_or_path").unwrap_or("models/stable-diffusion".into());
-    if Path::new(&model).is_dir() {
-        file.set_text("path", &model);
-        return;
-    }
-    let folder = format!("models/{}", last_part(&model));
+    let is_here = Path::new(&model).is_dir();
+    let folder = if is_here { model.clone() } else { format!("models/{}", last_part(&model)) };
     file.set_text("path", &folder);
-    file.remark(format!("get the model: hf download {model} --local-dir {folder}"));
+    if !is_here {
+        file.remark(format!("get the model: hf download {model} --local-dir {folder}"));
+    }
+    if let Some(vae) = options.take_text("pretrained_vae_model_name_or_path") {
+        file.remark(format!(
+            "put the VAE of {vae} into {folder}/vae: hf download {vae} --local-dir {folder}/vae"
+        ));
+    }
 }
 
 /// Returns the global batch.
@@ -107,8 +115,8 @@ fn add_train(file: &mut RunFileText, options: &mut DiffusersOptions) -> Result<u
     let global_batch = batch * accumulated * processes;
     file.set("global_batch", global_batch);
     file.set("micro_batch", batch);
-    // The script never replaces captions by the empty one.
-    file.set("caption_dropout", 0.0);
+    // Only the script for SDXL can replace captions by the empty one.
+    file.set("caption_dropout", float(options.take_number("proportion_empty_prompts")?.unwrap_or(0.0)));
     match options.take_text("mixed_precision").as_deref() {
         Some("bf16") => file.set_text("precision", "bf16"),
         Some("fp16") => {
@@ -126,6 +134,14 @@ fn add_train(file: &mut RunFileText, options: &mut DiffusersOptions) -> Result<u
         file.set("min_snr_gamma", float(gamma));
     }
     file.set("noise_offset", float(options.take_number("noise_offset")?.unwrap_or(0.0)));
+    match options.take_text("timestep_bias_strategy").as_deref() {
+        None | Some("none") => {}
+        Some(other) => {
+            return Err(format!(
+                "--timestep_bias_strategy {other} has no counterpart; look at train.timesteps"
+            ));
+        }
+    }
     if options.take_flag("use_ema") {
         file.set("ema", "{ decay = 0.9999 }");
     }
@@ -173,7 +189,10 @@ fn take_steps(options: &mut DiffusersOptions) -> Result<u64, String> {
 }
 
 fn add_previews(file: &mut RunFileText, options: &mut DiffusersOptions) {
-    let prompts = options.take_list("validation_prompts");
+    let mut prompts = options.take_list("validation_prompts");
+    // One prompt, of several words.
+    let prompt = options.take_list("validation_prompt").join(" ");
+    prompts.extend(Some(prompt).filter(|prompt| !prompt.is_empty()));
     if !prompts.is_empty() {
         let prompts: Vec<String> = prompts.iter().map(|prompt| toml_text(prompt)).collect();
         file.section("train.preview");
@@ -228,12 +247,39 @@ mod tests {
     }
 
     #[test]
+    fn published_command_for_sdxl_becomes_a_run_file() {
+        // The example of diffusers' README_sdxl.md.
+        let translated = translate_line(
+            "accelerate launch train_text_to_image_sdxl.py \
+             --pretrained_model_name_or_path=stabilityai/stable-diffusion-xl-base-1.0 \
+             --pretrained_vae_model_name_or_path=madebyollin/sdxl-vae-fp16-fix \
+             --dataset_name=lambdalabs/naruto-blip-captions --enable_xformers_memory_efficient_attention --center_crop \
+             --random_flip --proportion_empty_prompts=0.2 --train_batch_size=1 --gradient_accumulation_steps=4 \
+             --gradient_checkpointing --max_train_steps=10000 --use_8bit_adam --learning_rate=1e-06 \
+             --lr_scheduler=constant --lr_warmup_steps=0 --mixed_precision=fp16 --report_to=wandb \
+             --validation_prompt a cute creature --validation_epochs 5 --checkpointing_steps=5000 --push_to_hub",
+        )
+        .unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.toml");
+        std::fs::write(&path, &translated.text).unwrap();
+        let file = Run::open(&path, &[]).unwrap_or_else(|error| panic!("{error}\n{}", translated.text)).file;
+        assert_eq!(file.prepare.resolutions, [1024]);
+        assert_eq!(file.train.caption_dropout.shares(), [0.2]);
+        assert_eq!(file.train.preview.as_ref().unwrap().prompts, ["a cute creature"]);
+        let remarks = translated.remarks.join("\n");
+        let vae = "--local-dir models/stable-diffusion-xl-base-1.0/vae";
+        assert!(remarks.contains(vae) && remarks.contains("moments in bf16"), "{remarks}");
+    }
+
+    #[test]
     fn what_has_no_counterpart_is_refused() {
         for (line, expected) in [
             ("--max_train_steps 9 --dream_training", "--dream_training has no counterpart"),
             ("--num_train_epochs 3", "give --max_train_steps"),
             ("--max_train_steps nine", "`nine` is not a number"),
             ("--max_train_steps 9 --lr_scheduler polynomial", "polynomial"),
+            ("--max_train_steps 9 --timestep_bias_strategy later", "later has no counterpart"),
             ("--max_train_steps 9 --revision fp16", "--revision has no counterpart"),
             ("--max_train_steps 9 --input_perturbation 0.1", "--input_perturbation has no counterpart"),
         ] {
