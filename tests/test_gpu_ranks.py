@@ -20,10 +20,10 @@ def test_ranks_reduce_and_gather_each_bucket(sharding, gpu, dataset, tmp_path):
     report, log = train_ranks(gpu, tmp_path, dataset, **settings)
     assert len(run_output.read_metrics(tmp_path)) == STEPS, log
     buckets = int(re.search(r"per step, in (\d+) buckets", log).group(1))
-    assert report.kernels["ncclReduceScatter"] == STEPS * buckets
+    assert report.kernels["ncclReduceScatter, high priority"] == STEPS * buckets
     # Blocks are gathered for both passes, except the last one; the first bucket has what is in no block.
     gathers = 2 * buckets - 2 if sharding == "full_shard" else buckets
-    assert report.kernels["ncclAllGather"] == STEPS * gathers
+    assert report.kernels["ncclAllGather, high priority"] == STEPS * gathers
     assert report.violations == 0
 
 

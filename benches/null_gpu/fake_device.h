@@ -40,6 +40,8 @@ inline thread_local int current_device = 0;
 
 struct Stream {
   int device = current_device;
+  // Below 0 is high.
+  int priority = 0;
 };
 struct Event {
   bool recorded = false, captured = false;

@@ -1,4 +1,5 @@
-// NCCL: a collective is a launch on its stream. Ranks exchange nothing, so they need not agree.
+// NCCL: a collective is a launch on its stream, whose name says if that is one of high priority. Ranks exchange
+// nothing, so they need not agree.
 
 #include "fake_device.h"
 
@@ -13,6 +14,10 @@ struct Communicator {
 };
 
 int create_communicator(Communicator** out, int ranks, int rank) { return *out = new Communicator{ranks, rank}, OK; }
+
+int launch_collective(const std::string& name, Stream* stream) {
+  return launch(stream->priority < 0 ? name + ", high priority" : name, stream);
+}
 
 }  // namespace
 
@@ -33,11 +38,11 @@ int ncclCommCount(Communicator* communicator, int* ranks) { return *ranks = comm
 int ncclCommUserRank(Communicator* communicator, int* rank) { return *rank = communicator->rank, OK; }
 int ncclCommGetAsyncError(Communicator*, int* error) { return *error = OK, OK; }
 
-int ncclAllReduce(void*, void*, size_t, int, int, void*, Stream* stream) { return launch("ncclAllReduce", stream); }
-int ncclAllGather(void*, void*, size_t, int, void*, Stream* stream) { return launch("ncclAllGather", stream); }
-int ncclReduceScatter(void*, void*, size_t, int, int, void*, Stream* stream) { return launch("ncclReduceScatter", stream); }
-int ncclBroadcast(void*, void*, size_t, int, int, void*, Stream* stream) { return launch("ncclBroadcast", stream); }
-int ncclSend(void*, size_t, int, int, void*, Stream* stream) { return launch("ncclSend", stream); }
-int ncclRecv(void*, size_t, int, int, void*, Stream* stream) { return launch("ncclRecv", stream); }
+int ncclAllReduce(void*, void*, size_t, int, int, void*, Stream* stream) { return launch_collective("ncclAllReduce", stream); }
+int ncclAllGather(void*, void*, size_t, int, void*, Stream* stream) { return launch_collective("ncclAllGather", stream); }
+int ncclReduceScatter(void*, void*, size_t, int, int, void*, Stream* stream) { return launch_collective("ncclReduceScatter", stream); }
+int ncclBroadcast(void*, void*, size_t, int, int, void*, Stream* stream) { return launch_collective("ncclBroadcast", stream); }
+int ncclSend(void*, size_t, int, int, void*, Stream* stream) { return launch_collective("ncclSend", stream); }
+int ncclRecv(void*, size_t, int, int, void*, Stream* stream) { return launch_collective("ncclRecv", stream); }
 
 }  // extern "C"

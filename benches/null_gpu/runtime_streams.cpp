@@ -12,7 +12,10 @@
 extern "C" {
 
 // Streams and events
-int cudaStreamCreateWithPriority(Stream** out, unsigned, int) { return create(out); }
+int cudaStreamCreateWithPriority(Stream** out, unsigned, int priority) {
+  *out = new Stream{.priority = priority};
+  return OK;
+}
 int cudaStreamQuery(Stream* stream) { return is_captured(stream) ? count_wait("cudaStreamQuery", true) : check_unsafe_call("cudaStreamQuery"); }
 int cudaStreamSynchronize(Stream* stream) { return count_wait("cudaStreamSynchronize", is_captured(stream)); }
 int cudaDeviceSynchronize() {

@@ -34,6 +34,8 @@ def process_group() -> Iterator[list[str]]:
     if is_own_group:
         if torch.cuda.is_available():
             torch.cuda.set_device(_local_rank() % torch.cuda.device_count())
+            # Otherwise collectives that overlap with computation wait behind kernels that are in the queue.
+            os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     # For questions between ranks on the host: collectives of the other group wait for devices, in
     # their order. A rank may wait in it for another one's rows or previews, so the timeout is long;

@@ -1,7 +1,7 @@
 //! The working weights of a network: whole on every rank (but for [shard units](super::unit_weights)), in the
-//! precision of its arithmetic, in buckets. After a step each rank has new values for its partitions. Those of other ranks are
-//! gathered while the next forward pass already runs; each part of the network waits only for its
-//! own weights before it is used.
+//! precision of its arithmetic, in buckets. After a step each rank has new values for its partitions. Those
+//! of other ranks are gathered while the next forward pass already runs; each part of the network waits only
+//! for its own weights before it is used.
 
 use std::sync::{Arc, Mutex};
 
