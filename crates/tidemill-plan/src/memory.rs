@@ -182,6 +182,21 @@ impl GpuMemory {
     }
 }
 
+impl GpuMemory {
+    /// What is needed if now this and now the other is in memory.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        let most = |own: Option<u64>, other: Option<u64>| Some(own?.max(other?));
+        let least = |own: Option<u64>, other: Option<u64>| [own, other].into_iter().flatten().min();
+        Self {
+            peak_bytes: most(self.peak_bytes, other.peak_bytes),
+            needed_bytes: most(self.needed_bytes, other.needed_bytes),
+            largest_micro_batch: least(self.largest_micro_batch, other.largest_micro_batch),
+            ..self
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +270,25 @@ mod tests {
                 assert_eq!(memory(8, Some(1 << 30)).largest_micro_batch, Some(0));
             }
         }
+    }
+
+    #[test]
+    fn what_is_in_memory_at_another_time_counts_if_it_is_more() {
+        let moment = |bytes, gradient_share| BackwardMoment { bytes, gradient_share };
+        let state = |weights| StateBytes { weights, gradients: 0, optimizer: 0 };
+        let available = Some(16 << 30);
+        let step = GpuMemory::new(&state(1 << 30), Some(&[moment(1 << 30, 1.0)]), 2, false, available);
+        for (weights, peak, largest) in
+            [(1 << 30, 3 << 30, 12), (8 << 30, 8 << 30, 12), (15 << 30, 15 << 30, 0)]
+        {
+            let other = GpuMemory::new(&state(weights), Some(&[moment(0, 1.0)]), 2, false, available);
+            let found = step.or(&other);
+            assert_eq!(found.peak_bytes.unwrap() - WORKSPACE_BYTES, peak);
+            assert_eq!(found.needed_bytes.unwrap(), found.peak_bytes.unwrap() + RESERVED_BYTES);
+            assert_eq!(found.largest_micro_batch, Some(largest));
+        }
+        let unknown = GpuMemory::new(&state(1 << 30), None, 2, false, available);
+        assert_eq!((unknown.or(&step).peak_bytes, unknown.or(&step).largest_micro_batch), (None, Some(12)));
     }
 
     #[test]

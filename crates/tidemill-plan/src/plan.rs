@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, Machines};
 use crate::config::{PlanConfig, PriceKind};
 use crate::dollars::dollars;
 use crate::error::{Error, Result};
-use crate::memory::{GpuMemory, MemoryLayout, StateBytes};
+use crate::memory::{BackwardMoment, GpuMemory, MemoryLayout, StateBytes};
 use crate::modes::{EncoderCurve, Mode, ModePlan, needed_encoders, plan_mode};
 use crate::shard_units::UnitSizes;
 use crate::storage::Storage;
@@ -238,7 +238,12 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
     let images = phase.micro_batch.min(per_rank);
     let available = cluster.trainers.node.gpu_memory.map(|gib| (gib * (1u64 << 30) as f64) as u64);
     let (state, moments) = (StateBytes::new(&layout), image.activations.as_deref());
-    let memory = GpuMemory::new(&state, moments, images, micro_batches > 1, available);
+    let mut memory = GpuMemory::new(&state, moments, images, micro_batches > 1, available);
+    if units.is_some() && workload.has_evaluations {
+        let whole = StateBytes::new(&MemoryLayout { resident_parameters: layout.parameters, ..layout });
+        let no_images = [BackwardMoment { bytes: 0, gradient_share: 1.0 }];
+        memory = memory.or(&GpuMemory::new(&whole, Some(&no_images), images, false, available));
+    }
     if memory.largest_micro_batch == Some(0) {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         return Err(Error::new(

@@ -41,6 +41,7 @@ fn workload() -> Workload {
         layout,
         sharding: Sharding::ShardGradOp,
         shard_units: None,
+        has_evaluations: false,
         row_format: RowFormat {
             latent_channels: 4,
             downscale_factor: 8,

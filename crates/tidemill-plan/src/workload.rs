@@ -17,6 +17,8 @@ pub struct Workload {
     pub sharding: Sharding,
     /// The network's parameters by shard unit, if their weights are sharded.
     pub shard_units: Option<UnitSizes>,
+    /// Whether there are validations or previews, for which sharded weights are gathered.
+    pub has_evaluations: bool,
     /// Bytes of a dataset's rows.
     pub row_format: RowFormat,
     /// How the dataset has its captions.

@@ -82,7 +82,17 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
     };
     let sharding = train.sharding;
     let shard_units = (sharding == Sharding::FullShard).then(|| count_units(&*network));
-    Ok(Workload { phases, layout, sharding, shard_units, row_format, embeddings, image_costs })
+    let has_evaluations = train.validation.is_some() || train.preview.is_some();
+    Ok(Workload {
+        phases,
+        layout,
+        sharding,
+        shard_units,
+        has_evaluations,
+        row_format,
+        embeddings,
+        image_costs,
+    })
 }
 
 /// The parameters of each shard unit.
