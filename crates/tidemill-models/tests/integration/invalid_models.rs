@@ -12,7 +12,8 @@ use tidemill_models::{
 
 const WEIGHTS: &str = "diffusion_pytorch_model.safetensors";
 
-fn tiny_unet() -> UNet2DConditionModel {
+/// Two levels, one of them with attention.
+pub fn tiny_unet() -> UNet2DConditionModel {
     let config = json!({
         "block_out_channels": [6, 12],
         "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],

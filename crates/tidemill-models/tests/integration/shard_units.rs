@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::{
     Conditions, GradientCheckpointing, ParamInit, SD3Transformer2DModel, SD3TransformerConfig, ShardHooks,
-    TrainableDenoiser, UNet2DConditionModel, UNetConfig,
+    TrainableDenoiser,
 };
 use tidemill_torch::{allocate_storage, free_storage};
+
+use crate::invalid_models::tiny_unet;
 
 /// Has the weights of one unit at a time. Whoever uses those of others crashes.
 struct OneUnit {
@@ -127,24 +128,9 @@ fn forward_pass_fails_without_weights() {
     assert!(error.contains("the other ranks are gone"), "{error}");
 }
 
-fn tiny_unet() -> UNet2DConditionModel {
-    tch::manual_seed(3);
-    let config: UNetConfig = serde_json::from_value(json!({
-        "block_out_channels": [6, 12],
-        "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
-        "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
-        "norm_num_groups": 3,
-        "cross_attention_dim": 5,
-        "attention_head_dim": [2, 4],
-        "layers_per_block": 2,
-        "transformer_layers_per_block": 2,
-    }))
-    .unwrap();
-    UNet2DConditionModel::new(config, Device::Cpu, ParamInit::Random).unwrap()
-}
-
 #[test]
 fn unet_needs_the_weights_of_one_unit_at_a_time() {
+    tch::manual_seed(3);
     assert_units_are_independent(&mut tiny_unet(), 5, None);
 }
 
