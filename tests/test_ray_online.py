@@ -99,6 +99,7 @@ def test_online_training_is_bit_exact_after_kill(victim, trained_online, scenes,
     run_output.print_longest_pause(f"online, {victim}", tmp_path)
 
 
+@pytest.mark.slow
 def test_colocated_workers_start_no_encoders(scenes, tmp_path):
     phase = training.phase(4)
     before = encoders_so_far()

@@ -69,6 +69,7 @@ def test_lost_worker_is_replaced_bit_exactly(how, undisturbed, dataset, tmp_path
     run_output.print_longest_pause(f"a worker of Ray Train, {how.name}", tmp_path)
 
 
+@pytest.mark.slow
 def test_workers_train_own_denoiser(dataset, tmp_path):
     def make():
         import torch
