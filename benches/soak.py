@@ -136,8 +136,10 @@ def measure_changes(soak: Soak, units: int) -> list[Change]:
         Change("rows/s", first.rows_per_second, last.rows_per_second, has_goal=False),
         Change("the machine's speed, convolutions/s", first.speed, last.speed, has_goal=False),
         Change("rows per convolution", first.rows_per_convolution, last.rows_per_convolution),
-        Change("resident memory, MiB", memory[0], memory[9], has_goal=False),
-        Change("resident memory of the last process (sixth and last tenth)", memory[5], memory[9]),
+        Change("resident memory, MiB", memory[0], memory[9]),
+        Change(
+            "resident memory of the last process (sixth and last tenth)", memory[5], memory[9], has_goal=False
+        ),
     ]
 
 
