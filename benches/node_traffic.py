@@ -7,7 +7,6 @@ docs/benchmarks.md. It needs root, and `ip` of iproute2.
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from tidemill.run_file import to_command_line
 
 from benches import overlap, report, runner
-from benches.runner import BenchError
+from benches.runner import BenchError, run_program
 
 FOLDER = overlap.FOLDER
 PAGE = overlap.PAGE
@@ -43,11 +42,8 @@ class Run:
     sent_mb: float
 
 
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
+def run_ip(command: str) -> str:
+    return run_program("ip", *command.split())
 
 
 @contextmanager
@@ -55,33 +51,21 @@ def connect_nodes() -> Iterator[None]:
     """Two namespaces with a cable between them, until the block ends."""
     with ExitStack() as stack:
         for name in NAMES:
-            run("ip", "netns", "add", name)
+            run_ip(f"netns add {name}")
             # This also removes the cable.
-            stack.callback(run, "ip", "netns", "delete", name)
-        run(
-            "ip",
-            "link",
-            "add",
-            NAMES[0],
-            "netns",
-            NAMES[0],
-            "type",
-            "veth",
-            "peer",
-            NAMES[1],
-            "netns",
-            NAMES[1],
-        )
+            stack.callback(run_ip, f"netns delete {name}")
+        first, second = NAMES
+        run_ip(f"link add {first} netns {first} type veth peer {second} netns {second}")
         for name, address in zip(NAMES, ADDRESSES, strict=True):
-            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", name)
+            run_ip(f"-n {name} address add {address}/24 dev {name}")
             for link in ("lo", name):
-                run("ip", "-n", name, "link", "set", link, "up")
+                run_ip(f"-n {name} link set {link} up")
         yield
 
 
 def sent_bytes() -> int:
     """Bytes that the first node has sent to the second so far, headers included."""
-    counters = run("ip", "netns", "exec", NAMES[0], "cat", "/proc/net/dev")
+    counters = run_ip(f"netns exec {NAMES[0]} cat /proc/net/dev")
     [line] = [line for line in counters.splitlines() if line.strip().startswith(f"{NAMES[0]}:")]
     return int(line.split(":")[1].split()[8])
 
@@ -99,18 +83,8 @@ def start_rank(rank: int, arguments: list[str], log: Path) -> subprocess.Popen:
         "OMP_NUM_THREADS": 1,
     }
     environment = os.environ | {name: str(value) for name, value in variables.items()}
-    command = [
-        "ip",
-        "netns",
-        "exec",
-        NAMES[node],
-        sys.executable,
-        "-m",
-        "tidemill",
-        "train",
-        *arguments,
-        "--json",
-    ]
+    program = ["ip", "netns", "exec", NAMES[node], sys.executable, "-m", "tidemill"]
+    command = [*program, "train", *arguments, "--json"]
     with log.open("a") as file:
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=file)
 
@@ -136,11 +110,9 @@ def train(sharding: str, steps: int) -> Run:
             rank.kill()
     if any(codes) or len(counted) != 2:
         raise BenchError(f"{sharding}: ranks ended with {codes}:\n{log.read_text()[-4000:]}")
-    sizes = re.search(r"sends ([\d.]+ \w+) of gradients and ([\d.]+ \w+) of weights", log.read_text())
-    if sizes is None:
-        raise BenchError(f"a run does not report what each rank sends:\n{log.read_text()[-4000:]}")
     (first, before), (last, after) = counted
-    return Run(*map(overlap.to_megabytes, sizes.groups()), (after - before) / (last - first) / 1e6)
+    gradients_mb, weights_mb = overlap.read_reported_traffic(log.read_text())
+    return Run(gradients_mb, weights_mb, (after - before) / (last - first) / 1e6)
 
 
 def least_between_nodes(sharding: str, runs: Mapping[str, Run]) -> float:

@@ -127,9 +127,6 @@ def compute_run(lines: Sequence[Mapping], words: str, counted: Sequence[tuple[in
         return 1e3 * fmean(line["communication"][kind][what] or 0.0 for line in lines)
 
     (first, before), (last, after) = counted
-    least = re.search(r"sends ([\d.]+ \w+) of gradients and ([\d.]+ \w+) of weights per step", words)
-    if least is None:
-        raise runner.BenchError(f"a run does not report what each rank sends:\n{words[-4000:]}")
     return Run(
         gradients_ms=ms("gradients", "busy"),
         gradients_exposed_ms=ms("gradients", "exposed"),
@@ -137,9 +134,18 @@ def compute_run(lines: Sequence[Mapping], words: str, counted: Sequence[tuple[in
         weights_exposed_ms=ms("weights", "exposed"),
         ranks_ms=ms("ranks", "exposed"),
         step_ms=1e3 * BATCH * fmean(1 / line["images_per_second"] for line in lines),
-        least_mb=sum(to_megabytes(size) for size in least.groups()),
+        least_mb=sum(read_reported_traffic(words)),
         sent_mb=(after - before) / (last - first) / RANKS / 1e6,
     )
+
+
+def read_reported_traffic(log: str) -> tuple[float, float]:
+    """Megabytes of gradients and of weights that each rank sends in a step, as a run reports it."""
+    sizes = re.search(r"sends ([\d.]+ \w+) of gradients and ([\d.]+ \w+) of weights per step", log)
+    if sizes is None:
+        raise runner.BenchError(f"a run does not report what each rank sends:\n{log[-4000:]}")
+    gradients, weights = sizes.groups()
+    return to_megabytes(gradients), to_megabytes(weights)
 
 
 def to_megabytes(size: str) -> float:

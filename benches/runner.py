@@ -31,6 +31,17 @@ class BenchError(Exception):
     """A benchmark cannot continue, for the reason in the message."""
 
 
+def run_program(*command: str) -> str:
+    """Runs a program of the system, and returns what it prints.
+
+    Raises `BenchError` if it fails.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
 def main(
     name: str,
     bench: Callable[[argparse.Namespace], None],

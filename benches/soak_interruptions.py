@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benches.runner import BenchError
+from benches.runner import BenchError, run_program
 
 # Room on the small disk when it gets full.
 ROOM = 256 << 10
@@ -69,7 +69,7 @@ class SmallDisk:
 
     def mount(self) -> None:
         self.folder.mkdir(parents=True)
-        run("mount", "-t", "tmpfs", "-o", f"size={self.size}", "tmpfs", str(self.folder))
+        run_program("mount", "-t", "tmpfs", "-o", f"size={self.size}", "tmpfs", str(self.folder))
 
     def begin(self, process: subprocess.Popen) -> None:
         for _ in range(ATTEMPTS):
@@ -87,12 +87,6 @@ class SmallDisk:
     def resize(self, size: int) -> subprocess.CompletedProcess:
         command = ["mount", "-o", f"remount,size={size}", str(self.folder)]
         return subprocess.run(command, capture_output=True, check=False)
-
-
-def run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"{' '.join(command)}: {done.stderr}")
 
 
 def enter_private_mounts(module: str) -> bool:
