@@ -44,6 +44,10 @@ def train_ranks(gpu, output, dataset, **settings):
         }
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         ranks.append(subprocess.Popen([sys.executable, *arguments], env=environment, **pipes))
-    log = "".join(rank.communicate(timeout=240)[0] for rank in ranks)
+    try:
+        log = "".join(rank.communicate(timeout=120)[0] for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * RANKS, log
     return Report.read(reports[0])[-1], log

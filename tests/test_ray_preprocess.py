@@ -54,7 +54,7 @@ def test_recipe_in_docs_reads_a_dataset_with_ray_data(cluster, pairs_run, tmp_pa
     tidemill.preprocess(pairs_run, output=str(tmp_path), **{"encode.embeddings": "f8"})
     root = tmp_path / "dataset"
     units = recipe["units"](root)
-    for group in ("latents-64", "text", "validation-text"):
+    for group in ("latents-64", "text"):
         rows = recipe["ray_dataset"](root, units, group).iter_rows()
         found = {row["sample_id"]: row["array"] for row in rows}
         # Other tests compare these with what was written.
