@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
-use crate::{Activations, Error, GradientCheckpointing, Params};
+use crate::{Activations, Error, GradientCheckpointing, Params, ShardUnits};
 
 /// A network that predicts noise or velocity from noisy latents, as the prediction type of its
 /// schedule says. The U-Net of this crate is one; other networks can take its place.
@@ -105,10 +105,9 @@ pub trait TrainableDenoiser: Denoiser {
         None
     }
 
-    /// The parts of the network whose weights may be whole on a rank only while they run, in the order in which a
-    /// forward pass uses them: the prefixes of their parameters' names. Empty if it has none.
-    fn shard_units(&self) -> Vec<Vec<String>> {
-        Vec::new()
+    /// The parts of the network whose weights may be whole on a rank only while they run.
+    fn shard_units(&self) -> ShardUnits {
+        ShardUnits::default()
     }
 
     /// Identifies the network in its checkpoints: its kind, and the configuration that tells it

@@ -25,6 +25,7 @@ mod params;
 pub mod sampler;
 mod schedule;
 mod score_head;
+mod shard_units;
 mod text_encoder;
 mod unet;
 mod vae;
@@ -41,12 +42,13 @@ pub use mmdit::{QkNorm, SD3Transformer2DModel, SD3TransformerConfig};
 pub use model_folder::{
     ModelFolder, TextEncoderFolders, Variant, check_weights, compute_digest, load_weights, save_weights,
 };
-pub use params::{ParamInit, Params, ShardHooks};
+pub use params::{ParamInit, Params};
 pub use schedule::{
     BetaSchedule, DynamicShift, EdmConfig, FlowShift, NoiseLevels, NoiseSchedule, PredictionType,
     SchedulerConfig, SchedulerForm, SigmaSchedule, TimestepSpacing,
 };
 pub use score_head::{HeadActivation, HeadOutput, ScoreHead};
+pub use shard_units::{ShardHooks, ShardUnits};
 pub use text_encoder::{
     ClipTextConfig, ClipTextModel, ClipTextOutput, FeedForwardProj, T5Config, T5EncoderModel, TextEncoders,
     TextJoin, TextStates, TextWidths,

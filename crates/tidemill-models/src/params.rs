@@ -12,6 +12,7 @@ use tidemill_torch::{guard, register_pre_backward_hook};
 
 use crate::error::Error;
 use crate::layers::unwrap_or_panic;
+use crate::shard_units::ShardHooks;
 
 /// How the parameters of a new network are initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,22 +35,6 @@ pub struct Params {
     norm_parameters: RefCell<BTreeSet<String>>,
     pre_forward_hook: RefCell<Option<PreForwardHook>>,
     shard_hooks: RefCell<Option<Arc<dyn ShardHooks>>>,
-}
-
-/// What happens around the uses of a shard unit: a part of a network whose weights may be whole on a rank only
-/// while it runs ([`shard_units`](crate::TrainableDenoiser::shard_units)).
-pub trait ShardHooks: Send + Sync {
-    /// The forward pass of a unit comes next.
-    ///
-    /// # Errors
-    /// If its weights cannot be had. The forward pass fails.
-    fn pre_forward(&self, unit: usize) -> Result<(), tidemill_torch::Error>;
-
-    /// The backward pass of a unit comes next.
-    ///
-    /// # Errors
-    /// If its weights cannot be had. The backward pass fails.
-    fn pre_backward(&self, unit: usize) -> Result<(), tidemill_torch::Error>;
 }
 
 /// Called with the name of a module before the module runs.

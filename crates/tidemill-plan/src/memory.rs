@@ -183,9 +183,9 @@ impl GpuMemory {
 }
 
 impl GpuMemory {
-    /// What is needed if now this and now the other is in memory.
+    /// What is needed where each of two is in memory at its own time.
     #[must_use]
-    pub fn or(self, other: &Self) -> Self {
+    pub fn max(self, other: &Self) -> Self {
         let most = |own: Option<u64>, other: Option<u64>| Some(own?.max(other?));
         let least = |own: Option<u64>, other: Option<u64>| [own, other].into_iter().flatten().min();
         Self {
@@ -282,13 +282,13 @@ mod tests {
             [(1 << 30, 3 << 30, 12), (8 << 30, 8 << 30, 12), (15 << 30, 15 << 30, 0)]
         {
             let other = GpuMemory::new(&state(weights), Some(&[moment(0, 1.0)]), 2, false, available);
-            let found = step.or(&other);
+            let found = step.max(&other);
             assert_eq!(found.peak_bytes.unwrap() - WORKSPACE_BYTES, peak);
             assert_eq!(found.needed_bytes.unwrap(), found.peak_bytes.unwrap() + RESERVED_BYTES);
             assert_eq!(found.largest_micro_batch, Some(largest));
         }
         let unknown = GpuMemory::new(&state(1 << 30), None, 2, false, available);
-        assert_eq!((unknown.or(&step).peak_bytes, unknown.or(&step).largest_micro_batch), (None, Some(12)));
+        assert_eq!((unknown.max(&step).peak_bytes, unknown.max(&step).largest_micro_batch), (None, Some(12)));
     }
 
     #[test]

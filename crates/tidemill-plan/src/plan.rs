@@ -242,7 +242,7 @@ fn plan_step(workload: &Workload, phase: &Phase, cluster: &Cluster) -> Result<St
     if units.is_some() && workload.has_evaluations {
         let whole = StateBytes::new(&MemoryLayout { resident_parameters: layout.parameters, ..layout });
         let no_images = [BackwardMoment { bytes: 0, gradient_share: 1.0 }];
-        memory = memory.or(&GpuMemory::new(&whole, Some(&no_images), images, false, available));
+        memory = memory.max(&GpuMemory::new(&whole, Some(&no_images), images, false, available));
     }
     if memory.largest_micro_batch == Some(0) {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;

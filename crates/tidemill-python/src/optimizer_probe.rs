@@ -90,7 +90,7 @@ fn run(name: &str, rank: usize, size: usize, probe: &Probe) -> Result<[usize; 3]
         moment_kind: if probe.bf16_moments { Kind::BFloat16 } else { Kind::Float },
         frozen: names(&probe.frozen),
         f32_params: names(&probe.f32),
-        units: Vec::new(),
+        units: Default::default(),
     };
     let mut optimizer = Optimizer::new(&params, kind, plan, &world)?;
     for step in 0..probe.steps {

@@ -21,7 +21,7 @@ mod storage;
 mod threads;
 
 pub use autograd::{
-    Pass, gradient_checkpoint, register_grad_hook, register_pre_backward_hook, remove_grad_hook,
+    CheckpointPass, gradient_checkpoint, register_grad_hook, register_pre_backward_hook, remove_grad_hook,
 };
 pub use bf16_support::has_native_bf16;
 pub use cpu_features::prefers_f32_products;

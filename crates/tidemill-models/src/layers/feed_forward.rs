@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tch::Tensor;
-use tidemill_torch::{Pass, gradient_checkpoint};
+use tidemill_torch::{CheckpointPass, gradient_checkpoint};
 
 use super::linear::Linear;
 use super::unwrap::unwrap_or_panic;
@@ -49,8 +49,8 @@ impl FeedForward {
             return self.compute(x);
         }
         unwrap_or_panic(gradient_checkpoint(self, &[x], |ff, inputs, pass| match pass {
-            Pass::Forward => ff.compute(&inputs[0]),
-            Pass::Recompute => ff.out.forward_without_values(&ff.hidden_states(&inputs[0])),
+            CheckpointPass::Forward => ff.compute(&inputs[0]),
+            CheckpointPass::Recompute => ff.out.forward_without_values(&ff.hidden_states(&inputs[0])),
         }))
     }
 

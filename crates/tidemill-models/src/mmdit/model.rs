@@ -18,7 +18,7 @@ use crate::layers::{Linear, PatchEmbedding, timestep_embedding};
 use crate::model_folder::weight_files::DIFFUSERS_FILE;
 use crate::model_folder::weights;
 use crate::params::{ParamInit, Params};
-use crate::{Activations, GradientCheckpointing};
+use crate::{Activations, GradientCheckpointing, ShardUnits};
 
 /// Width of the sinusoidal embedding of timesteps.
 const TIME_WIDTH: i64 = 256;
@@ -192,8 +192,8 @@ impl TrainableDenoiser for SD3Transformer2DModel {
         Some(count_activations(&self.config, &self.params, self.tokens(shape), self.checkpointing))
     }
 
-    fn shard_units(&self) -> Vec<Vec<String>> {
-        (0..self.blocks.len()).map(|i| vec![format!("transformer_blocks.{i}.")]).collect()
+    fn shard_units(&self) -> ShardUnits {
+        ShardUnits::new((0..self.blocks.len()).map(|i| vec![format!("transformer_blocks.{i}.")]))
     }
 
     fn forward_flops(&self, shape: SampleShape) -> Result<u64, Error> {

@@ -21,7 +21,7 @@ use crate::layers::{
 use crate::model_folder::weight_files::DIFFUSERS_FILE;
 use crate::model_folder::weights;
 use crate::params::{ParamInit, Params};
-use crate::{Activations, GradientCheckpointing};
+use crate::{Activations, GradientCheckpointing, ShardUnits};
 
 /// Stable Diffusion's U-Net.
 #[derive(Debug)]
@@ -241,7 +241,7 @@ impl TrainableDenoiser for UNet2DConditionModel {
         Some(count_activations(&self.config, &self.params, size, tokens, self.checkpointing))
     }
 
-    fn shard_units(&self) -> Vec<Vec<String>> {
+    fn shard_units(&self) -> ShardUnits {
         let levels = |name: &'static str, layers: i64| {
             let level = move |i| {
                 (0..layers).map(move |j| {
@@ -252,7 +252,7 @@ impl TrainableDenoiser for UNet2DConditionModel {
         };
         let layers = self.config.layers_per_block;
         let middle = vec!["mid_block.".to_owned()];
-        levels("down", layers).chain([middle]).chain(levels("up", layers + 1)).collect()
+        ShardUnits::new(levels("down", layers).chain([middle]).chain(levels("up", layers + 1)))
     }
 
     fn identity(&self) -> (&'static str, Value) {

@@ -21,11 +21,10 @@ struct OneUnit {
 
 impl OneUnit {
     fn new(denoiser: &dyn TrainableDenoiser) -> Self {
-        let prefixes = denoiser.shard_units();
-        let mut units: Vec<Vec<(Tensor, Tensor)>> = prefixes.iter().map(|_| Vec::new()).collect();
+        let shard_units = denoiser.shard_units();
+        let mut units: Vec<Vec<(Tensor, Tensor)>> = (0..shard_units.len()).map(|_| Vec::new()).collect();
         for (name, mut param) in denoiser.params().named_parameters() {
-            let unit = prefixes.iter().position(|unit| unit.iter().any(|prefix| name.starts_with(prefix)));
-            if let Some(unit) = unit {
+            if let Some(unit) = shard_units.unit_of(&name) {
                 let memory = param.detach().copy();
                 param.set_data(&memory);
                 units[unit].push((memory.shallow_clone(), memory.copy()));

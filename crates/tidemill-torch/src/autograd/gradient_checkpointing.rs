@@ -19,11 +19,11 @@ struct Checkpointed<T> {
 }
 
 /// The forward pass of a module.
-pub type Forward<T> = fn(&T, &[Tensor], Pass) -> Tensor;
+pub type Forward<T> = fn(&T, &[Tensor], CheckpointPass) -> Tensor;
 
 /// When a forward pass runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum CheckpointPass {
     /// In the forward pass of the network, for its output. Autograd is off.
     Forward,
     /// In the backward pass, for its autograd graph. Nobody reads the values of its output.
@@ -69,7 +69,7 @@ extern "C" fn call_forward<T>(
         .iter()
         .map(|input| unsafe { Tensor::clone_from_ptr(*input) })
         .collect();
-    let pass = if recomputes { Pass::Recompute } else { Pass::Forward };
+    let pass = if recomputes { CheckpointPass::Recompute } else { CheckpointPass::Forward };
     match guard(|| (checkpointed.forward)(&checkpointed.module, &inputs, pass)) {
         // The shim frees it.
         Ok(output) => ManuallyDrop::new(output).as_ptr().cast_mut(),
@@ -97,7 +97,7 @@ mod tests {
     /// Weights, and how often they were used in forward passes and recomputed.
     struct Product(Tensor, [AtomicUsize; 2]);
 
-    fn multiply(product: &Product, inputs: &[Tensor], pass: Pass) -> Tensor {
+    fn multiply(product: &Product, inputs: &[Tensor], pass: CheckpointPass) -> Tensor {
         product.1[pass as usize].fetch_add(1, Ordering::Relaxed);
         (&inputs[0] * &product.0).sin() + &inputs[1]
     }
@@ -113,7 +113,7 @@ mod tests {
             let inputs = [&(&x * 2.0), &y];
             let output = match checkpoint {
                 true => gradient_checkpoint(&product, &inputs, multiply).unwrap(),
-                false => multiply(&product, &inputs.map(Tensor::shallow_clone), Pass::Forward),
+                false => multiply(&product, &inputs.map(Tensor::shallow_clone), CheckpointPass::Forward),
             };
             output.square().sum(Kind::Double).backward();
             let numbers = |tensor: &Tensor| Vec::<f64>::try_from(tensor).unwrap();
@@ -133,7 +133,7 @@ mod tests {
         let output = no_grad(|| gradient_checkpoint(&product, &[&x, &x], multiply)).unwrap();
         assert!(!output.requires_grad() && Arc::strong_count(&product) == 1);
         let wrong = Tensor::from_slice(&[1.0, 2.0, 3.0]).reshape([3, 1]);
-        let bad = |_: &Product, inputs: &[Tensor], _: Pass| inputs[0].matmul(&inputs[0]);
+        let bad = |_: &Product, inputs: &[Tensor], _: CheckpointPass| inputs[0].matmul(&inputs[0]);
         let error = gradient_checkpoint(&product, &[&wrong], bad).unwrap_err().to_string();
         assert!(error.contains("mat1 and mat2 shapes cannot be multiplied"), "{error}");
     }

@@ -7,4 +7,4 @@ mod gradient_checkpointing;
 
 pub use backward_hooks::{register_grad_hook, register_pre_backward_hook, remove_grad_hook};
 pub(crate) use custom_backward::{Backward, attach_backward};
-pub use gradient_checkpointing::{Pass, gradient_checkpoint};
+pub use gradient_checkpointing::{CheckpointPass, gradient_checkpoint};

@@ -50,7 +50,8 @@ pub fn linear_without_values(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>)
     let mut size = x.size();
     size.truncate(size.len() - 1);
     size.push(weight.size()[0]);
-    let output = guard(|| Tensor::empty(&size, (x.kind(), x.device())))?;
+    // One number, expanded, takes no memory.
+    let output = guard(|| no_grad(|| Tensor::empty([1], (x.kind(), x.device())).expand(&size, false)))?;
     let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
     if prefers_f32(x, weight) {
         attach_backward(LinearInF32, &[&output], &inputs, &inputs)?;

@@ -80,7 +80,7 @@ fn optimizer(case: &Case, rank: usize, purpose: u64) -> (World, Optimizer) {
             .map(|i| format!("p{i}"))
             .collect(),
         f32_params: Default::default(),
-        units: Vec::new(),
+        units: Default::default(),
     };
     let mut optimizer = Optimizer::new(&params, Kind::Float, plan, &world).unwrap();
     optimizer.prepare_to_load(case.ema);

@@ -209,6 +209,11 @@ impl TrainConfig {
         self.phase[phase].micro_batch.unwrap_or(self.micro_batch)
     }
 
+    /// The most micro-batches in a step of a phase that any of so many ranks has.
+    pub fn phase_micro_batches(&self, phase: usize, ranks: usize) -> usize {
+        self.phase_global_batch(phase).div_ceil(ranks).div_ceil(self.phase_micro_batch(phase))
+    }
+
     /// The stream's settings for a phase: resolution, global batch and mix.
     pub fn stream_phase(&self, index: usize) -> Phase {
         let PhaseConfig { resolution, mix, .. } = &self.phase[index];

@@ -278,7 +278,7 @@ fn lay_out(
     let treatment = |name: &str| ParameterTreatment {
         is_frozen: plan.frozen.contains(name),
         is_f32: kind != Kind::Float && plan.f32_params.contains(name),
-        unit: plan.units.iter().position(|unit| unit.iter().any(|prefix| name.starts_with(prefix))),
+        unit: plan.units.unit_of(name),
     };
     BucketLayout::new(shapes, partition_count, plan.bucket_elements, treatment)
         .with_element_orders(|slot| orders[slot])

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use tch::Kind;
+use tidemill_models::ShardUnits;
 
 use crate::parallel::gradient_reduction::GradientReduction;
 
@@ -22,7 +23,6 @@ pub struct ShardingPlan {
     pub frozen: BTreeSet<String>,
     /// Names of parameters whose working weights are f32.
     pub f32_params: BTreeSet<String>,
-    /// The prefixes of each shard unit's parameters; empty unless their weights are sharded, too (FSDP's
-    /// `FULL_SHARD`).
-    pub units: Vec<Vec<String>>,
+    /// The shard units, if weights are sharded, too (FSDP's `FULL_SHARD`).
+    pub units: ShardUnits,
 }

@@ -23,7 +23,6 @@ fn selected_working_weights_stay_f32_in_bf16_training() {
         bucket_elements: 1 << 20,
         reduction: GradientReduction { kind: Kind::BFloat16, accumulation: GradientAccumulation::Off },
         f32_params: ["norm".to_owned()].into(),
-        units: Vec::new(),
         ..plan()
     };
     let optimizer = Optimizer::new(&params, Kind::BFloat16, plan, &World::single_process()).unwrap();
@@ -83,7 +82,7 @@ fn plan() -> ShardingPlan {
         moment_kind: Kind::Float,
         frozen: BTreeSet::new(),
         f32_params: BTreeSet::new(),
-        units: Vec::new(),
+        units: Default::default(),
     }
 }
 

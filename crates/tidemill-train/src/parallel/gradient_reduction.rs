@@ -3,7 +3,7 @@
 //! bucket by bucket, while the backward pass continues.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tch::{Device, Kind, Tensor, no_grad};
 use tidemill_models::Params;
@@ -13,6 +13,7 @@ use super::bucket_layout::BucketLayout;
 use super::collective_timer::{CollectiveTimer, InFlight};
 use super::communication_time::CommunicationTime;
 use super::gradient_accumulation::{GradientAccumulator, GradientBuffers, tensor_bytes};
+use super::lock;
 use super::world::World;
 use crate::Error;
 
@@ -169,8 +170,8 @@ impl GradientReducer {
         lock(&self.state).accumulator.end_step();
     }
 
-    /// Announces the next backward pass. In the last one of a step buckets are reduced as they become ready, or in
-    /// each one.
+    /// Announces the next backward pass. Buckets are reduced as they become ready: in the last pass of a step, or in
+    /// each one with [`GradientAccumulation::Partitions`].
     ///
     /// # Errors
     /// [`Error::Peer`] if a collective of the micro-batch before fails.
@@ -371,8 +372,4 @@ fn repeated_gradient(name: &str) -> Error {
         "{name} or another parameter got gradients twice in one backward pass, as from torch.utils.checkpoint with \
          use_reentrant=True; several ranks cannot train that: set use_reentrant=False"
     ))
-}
-
-fn lock(state: &Mutex<ReducerState>) -> MutexGuard<'_, ReducerState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

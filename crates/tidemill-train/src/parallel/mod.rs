@@ -11,6 +11,8 @@
 //! - `collective_timer.rs`, `communication_time.rs`: how long communication takes
 //! - `health_check.rs`, `ring_neighbours.rs`: finds slow and faulty ranks before the first step
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub(crate) mod bucket_layout;
 mod collective_timer;
 mod collectives;
@@ -25,3 +27,8 @@ mod unit_weights;
 mod weight_gathers;
 pub(crate) mod working_weights;
 pub(crate) mod world;
+
+/// Locks what hooks and the trainer share. A thread that panicked has left it complete.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

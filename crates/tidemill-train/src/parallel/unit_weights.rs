@@ -9,7 +9,8 @@ use tch::Tensor;
 use tidemill_models::ShardHooks;
 use tidemill_torch::{ProcessGroup, allocate_storage, free_storage};
 
-use super::weight_gathers::{WeightGathers, lock};
+use super::lock;
+use super::weight_gathers::WeightGathers;
 use crate::Error;
 
 /// The weights of all shard units of a network.

@@ -1,7 +1,6 @@
 //! All-gathers of working weights that are in flight.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tch::{Device, Tensor};
 use tidemill_torch::{ProcessGroup, guard};
@@ -27,6 +26,11 @@ impl WeightGathers {
     /// If the system cannot start a thread.
     pub fn new(device: Device) -> Result<Self, Error> {
         Ok(Self { in_flight: VecDeque::new(), timer: CollectiveTimer::new(device)?, error: None })
+    }
+
+    /// Whether none is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
     }
 
     /// Starts to gather a bucket's `weights` from the ranks' partitions, which may be of any dtype.
@@ -72,9 +76,4 @@ impl WeightGathers {
     pub fn take_communication_time(&mut self) -> CommunicationTime {
         self.timer.take_communication_time()
     }
-}
-
-/// Locks what hooks and the trainer share.
-pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,8 +11,9 @@ use tidemill_torch::{ProcessGroup, free_storage, guard};
 
 use super::bucket_layout::{Bucket, BucketLayout};
 use super::communication_time::CommunicationTime;
+use super::lock;
 use super::unit_weights::UnitWeights;
-use super::weight_gathers::{WeightGathers, lock};
+use super::weight_gathers::WeightGathers;
 use super::world::World;
 use crate::Error;
 
@@ -171,6 +172,9 @@ impl WorkingWeights {
 
 /// Waits for the weights of one module of the network, by its name.
 fn wait_for_module(gathers: &Mutex<WeightGathers>, layout: &BucketLayout, module: &str) {
+    if lock(gathers).is_empty() {
+        return;
+    }
     let is_in_module = |name: &str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
     // Shard units wait for their own weights.
     let is_waited_for = |bucket: usize| layout.buckets()[bucket].treatment.unit.is_none();

@@ -140,9 +140,7 @@ fn report_frozen(sharding_plan: &ShardingPlan, spec: &TrainSpec, observer: &mut 
 
 fn report_traffic(optimizer: &Optimizer, spec: &TrainSpec, observer: &mut dyn Observer) {
     let (train, world) = (&spec.train, &spec.world);
-    let micro_batches =
-        train.phase_global_batch(0).div_ceil(world.size()).div_ceil(train.phase_micro_batch(0));
-    let Traffic { gradients, weights } = optimizer.traffic(world, micro_batches);
+    let Traffic { gradients, weights } = optimizer.traffic(world, train.phase_micro_batches(0, world.size()));
     observer.log(&format!(
         "each of {} ranks sends {} of gradients and {} of weights per step, in {} buckets",
         world.size(),

@@ -116,10 +116,7 @@ fn new_sharding_plan(spec: &TrainSpec) -> Result<ShardingPlan, Error> {
     let gradient_bytes = (spec.denoiser.params().parameter_count() * element_size) as u64;
     let default_bytes = || default_bucket_bytes(gradient_bytes);
     let bucket_bytes = train.bucket_bytes.map_or_else(default_bytes, |bytes| bytes.as_u64()) as usize;
-    // The largest part of a batch that any rank has.
-    let rows_per_rank = |phase| train.phase_global_batch(phase).div_ceil(ranks);
-    let has_micro_batches =
-        (0..train.phase.len()).any(|phase| rows_per_rank(phase) > train.phase_micro_batch(phase));
+    let has_micro_batches = (0..train.phase.len()).any(|phase| train.phase_micro_batches(phase, ranks) > 1);
     let accumulation = match train.sharding {
         _ if !has_micro_batches => GradientAccumulation::Off,
         // Whole gradients would take more memory than sharded weights save.

@@ -1,16 +1,18 @@
 //! Whether and how the weights of a network are sharded (`train.sharding = "full_shard"`).
 
+use tidemill_models::ShardUnits;
+
 use crate::Error;
 use crate::config::Sharding;
 use crate::train_spec::TrainSpec;
 
-/// The prefixes of the parameters of each shard unit; empty if weights are whole on each rank.
+/// The shard units; none if weights are whole on each rank.
 ///
 /// # Errors
 /// If the settings do not allow it, or the network has no units.
-pub(super) fn shard_units(spec: &TrainSpec) -> Result<Vec<Vec<String>>, Error> {
+pub(super) fn shard_units(spec: &TrainSpec) -> Result<ShardUnits, Error> {
     if spec.train.sharding != Sharding::FullShard || spec.world.size() == 1 {
-        return Ok(Vec::new());
+        return Ok(ShardUnits::default());
     }
     for phase in 0..spec.train.phase.len() {
         let (rows, ranks) = (spec.train.phase_global_batch(phase), spec.world.size());

@@ -265,10 +265,7 @@ impl StepRunner {
     /// gather them together in each pass, so all have as many as the rank with the most rows.
     fn pass_count(&self, spec: &TrainSpec, step: u64, micro_batches: usize) -> usize {
         let phase = spec.train.phase_at(step).filter(|_| self.optimizer.layout().has_units());
-        phase.map_or(micro_batches, |(phase, _)| {
-            let BatchSizes { global, micro } = batch_sizes(&spec.train, phase);
-            global.div_ceil(spec.world.size()).div_ceil(micro)
-        })
+        phase.map_or(micro_batches, |(phase, _)| spec.train.phase_micro_batches(phase, spec.world.size()))
     }
 
     /// Runs forward and backward on this rank's rows, micro-batch by micro-batch. The gradients are

@@ -97,10 +97,10 @@ pub fn workload_of(run: &Run) -> Result<Workload> {
 
 /// The parameters of each shard unit.
 fn count_units(network: &dyn TrainableDenoiser) -> UnitSizes {
-    let prefixes = network.shard_units();
-    let mut sizes = UnitSizes { always: 0, units: vec![0; prefixes.len()] };
+    let shard_units = network.shard_units();
+    let mut sizes = UnitSizes { always: 0, units: vec![0; shard_units.len()] };
     for (name, parameter) in network.params().named_parameters() {
-        let unit = prefixes.iter().position(|unit| unit.iter().any(|prefix| name.starts_with(prefix)));
+        let unit = shard_units.unit_of(&name);
         let size = unit.map_or(&mut sizes.always, |unit| &mut sizes.units[unit]);
         *size += parameter.numel() as u64;
     }
