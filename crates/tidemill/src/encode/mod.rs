@@ -6,7 +6,9 @@
 //! - `text_stage`: its part for captions. `time_ids`: what SDXL is told of an image's size.
 //! - `prepared_columns`: its input, from Arrow columns to buffers for tensors.
 //! - `encoded_column`: its output, from buffers to Arrow columns.
+//! - `batch_sizes`: the batches that a model sees.
 
+mod batch_sizes;
 mod captioner_process;
 pub(crate) mod config;
 mod encoded_column;

@@ -16,6 +16,7 @@ use tidemill_data::status::{KEPT, REJECTED};
 use tidemill_eval::pair_scores::PairScorer;
 use tidemill_torch::guard;
 
+use crate::encode::batch_sizes::split_batches;
 use crate::encode::encoded_column::quarantine_failed;
 use crate::encode::prepared_columns::{find_column, is_null_unless_kept, text_column, wrong_type};
 use crate::error::{Error, Result};
@@ -28,7 +29,7 @@ const NOT_FINITE: &str = "encode: a score is not finite";
 pub(crate) struct ScoreStage {
     pub scorer: PairScorer,
     pub scores: ComputedScores,
-    /// Images in one forward pass.
+    /// The most images in one forward pass.
     pub batch_size: usize,
 }
 
@@ -72,7 +73,7 @@ impl ScoreStage {
         let rows: Vec<usize> = (0..batch.num_rows()).filter(|row| pixels.is_valid(*row)).collect();
         let side = i64::from(self.scorer.side());
         let mut computed = vec![None; batch.num_rows()];
-        for rows in rows.chunks(self.batch_size) {
+        for rows in split_batches(&rows, self.batch_size) {
             let bytes = rows.iter().map(|row| pixels.value(*row)).collect::<Vec<_>>().concat();
             let texts: Vec<&str> = rows.iter().map(|row| captions.value(*row)).collect();
             let shape = [rows.len() as i64, 3, side, side];

@@ -14,6 +14,7 @@ use tidemill_models::{AutoencoderKl, DenoiserConfig, LatentScale, ModelFolder};
 use tidemill_store::{TensorSpec, TextColumn};
 use tidemill_torch::{Download, tensor_from_bytes};
 
+use crate::encode::batch_sizes::split_batches;
 use crate::encode::config::EncodeConfig;
 use crate::encode::encoded_column::{EncodedColumn, quarantine_failed};
 use crate::encode::launch_model::launch_model;
@@ -227,7 +228,7 @@ impl Encode {
         let column = EncodedColumn::latents(pixels.resolution, &shapes, shape(&pixels.only_size)?);
         let mut pending = PendingColumn { column, results: Vec::new() };
         for ((width, height), rows) in pixels.group_by_size() {
-            for rows in rows.chunks(self.batch_size) {
+            for rows in split_batches(&rows, self.batch_size) {
                 let (bytes, n) = (pixels.concat_rows(rows), rows.len() as i64);
                 let latents = launch_model(|| {
                     let shape = [n, 3, height.into(), width.into()];
@@ -247,9 +248,10 @@ impl Encode {
         });
         let mut pending: Vec<PendingColumn> = columns.collect();
         let rows: Vec<usize> = (0..ids.valid.len()).filter(|row| ids.valid[*row]).collect();
-        for (chunk, rows) in ids.ids().chunks(self.batch_size * ids.length).zip(rows.chunks(self.batch_size))
-        {
-            let values = self.text.encode(encoder, chunk, rows.len(), self.device)?;
+        let captions: Vec<&[i32]> = ids.ids().chunks(ids.length).collect();
+        let batches = split_batches(&captions, self.batch_size).zip(split_batches(&rows, self.batch_size));
+        for (captions, rows) in batches {
+            let values = self.text.encode(encoder, &captions.concat(), rows.len(), self.device)?;
             for (pending, values) in pending.iter_mut().zip(values) {
                 match values {
                     TextValues::TokenIds(bytes) => pending.column.set_rows(rows, &bytes),
