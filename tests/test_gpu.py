@@ -8,12 +8,8 @@ import sys
 import pytest
 import tidemill
 from helpers import run_output, training
-from helpers.gpu import EMA, GPU, phases, run_command, train, train_with_log
+from helpers.gpu import CHECKS, EMA, GPU, STEPS_BEFORE_CAPTURE, phases, run_command, train, train_with_log
 
-# Steps of each kind before one is captured.
-STEPS_BEFORE_CAPTURE = 3
-# Replays that compare a graph with the step.
-CHECKS = 1
 # Tidemill's own kernels, which NVRTC compiles: norms, GEGLU, AdamW.
 OWN_KERNELS = {
     "group_norm_apply",

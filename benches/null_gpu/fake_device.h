@@ -28,6 +28,7 @@ enum Status {
   NOT_FOUND = 500,
   NOT_PERMITTED = 900,
   UNMATCHED = 901,
+  UNJOINED = 904,
   ISOLATION = 905,
   CAPTURED_EVENT = 907,
 };
@@ -38,13 +39,17 @@ enum CaptureMode { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 };
 // The current device of the calling thread.
 inline thread_local int current_device = 0;
 
+// How many launches of each stream come before something.
+using Order = std::map<const void*, long>;
 struct Stream {
   int device = current_device;
   // Below 0 is high.
   int priority = 0;
+  Order before = {};
 };
 struct Event {
   bool recorded = false, captured = false;
+  Order before = {};
 };
 struct Graph {
   long kernels = 0;
@@ -144,6 +149,7 @@ inline int launch(const std::string& name, Stream* stream) {
   if (is_captured(stream)) {
     ++counts.captured;
     ++captured_kernels;
+    ++stream->before[stream];
   } else if (capturing) {
     ++counts.escaped;
     fprintf(stderr, "null GPU: %s is on another stream than the capture\n", name.c_str());

@@ -32,7 +32,7 @@ int cudaEventCreateWithFlags(Event** out, unsigned) { return create(out); }
 int cudaEventDestroy(Event* event) { return delete event, OK; }
 int cudaEventRecord(Event* event, Stream* stream) {
   std::lock_guard lock(mutex);
-  *event = {true, is_captured(stream)};
+  *event = {true, is_captured(stream), stream ? stream->before : Order()};
   return OK;
 }
 int cudaEventRecordWithFlags(Event* event, Stream* stream, unsigned) { return cudaEventRecord(event, stream); }
@@ -44,7 +44,10 @@ int cudaEventSynchronize(Event* event) { return count_wait("cudaEventSynchronize
 int cudaEventElapsedTime(float* ms, Event*, Event*) { return *ms = 1, OK; }
 int cudaStreamWaitEvent(Stream* stream, Event* event, unsigned) {
   std::lock_guard lock(mutex);
-  if (capturing && event->captured) captured_streams.insert(stream);
+  if (capturing && event->captured) {
+    captured_streams.insert(stream);
+    for (auto [other, launches] : event->before) stream->before[other] = std::max(stream->before[other], launches);
+  }
   bool from_outside = is_captured(stream) && event->recorded && !event->captured;
   return from_outside ? refuse("cudaStreamWaitEvent for an event that is not captured", ISOLATION) : OK;
 }
@@ -79,8 +82,11 @@ int cudaStreamBeginCapture(Stream* stream, int mode) {
 int cudaStreamEndCapture(Stream* stream, Graph** out) {
   std::lock_guard lock(mutex);
   if (capturing != stream) return refuse("cudaStreamEndCapture", UNMATCHED);
+  bool is_joined = true;
+  for (Stream* other : captured_streams) is_joined &= other->before[other] <= stream->before[other];
   capturing = nullptr;
   captured_streams.clear();
+  if (!is_joined) return refuse("cudaStreamEndCapture before work on other streams has ended", UNJOINED);
   *out = new Graph{captured_kernels};
   return OK;
 }

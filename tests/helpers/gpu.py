@@ -17,6 +17,10 @@ GPU = {
     "train.not_finite": "skip",
     "checkpoint.every": 1000,
 }
+# Steps of each kind before one is captured.
+STEPS_BEFORE_CAPTURE = 3
+# Replays that compare a graph with the step.
+CHECKS = 1
 # Averaging from the first step on.
 EMA = {"decay": 0.9, "start_step": 0}
 

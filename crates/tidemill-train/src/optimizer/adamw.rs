@@ -149,6 +149,14 @@ impl Optimizer {
         if is_sharded { self.working_weights.update_trainable(&self.master) } else { Ok(()) }
     }
 
+    /// Waits until the gathers of new working weights have ended.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if one failed.
+    pub fn wait_for_weights(&self) -> Result<(), Error> {
+        self.working_weights.wait_for_all().map(drop)
+    }
+
     /// Whether averaging has started.
     pub fn has_ema(&self) -> bool {
         self.ema.partitions().is_some()
@@ -237,7 +245,7 @@ impl Optimizer {
     /// If a collective fails.
     pub fn finish_loading(&self) -> Result<(), Error> {
         self.working_weights.update(&self.master)?;
-        self.working_weights.wait_for_all().map(drop)
+        self.wait_for_weights()
     }
 
     /// Takes the communication time of weights since the last call.

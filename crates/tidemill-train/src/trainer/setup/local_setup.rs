@@ -69,7 +69,7 @@ impl LocalSetup {
             identity: compute_run_identity(spec, &dataset, &schedule),
             settings: serde_json::to_value(&spec.train).unwrap_or_default(),
             sharding_plan: new_sharding_plan(spec)?,
-            cuda_graph_target: cuda_graph_target(spec.train.cuda_graph, device, ranks, may_wait)?,
+            cuda_graph_target: cuda_graph_target(&spec.train, device, ranks, may_wait)?,
             // Takes the text encoders, so this comes after everything that reads it.
             objective: new_objective(spec, &dataset, &schedule, to_kind(precision))?,
             messages: precision_message.into_iter().chain(schedule_message).collect(),

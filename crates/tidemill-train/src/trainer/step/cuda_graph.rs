@@ -8,7 +8,8 @@ use tidemill_torch::{CudaGraph, Download, GraphMemoryPool, guard};
 
 use super::step_inputs::{StepInputs, StepOutputs};
 use crate::Error;
-use crate::config::CudaGraphMode;
+use crate::config::{CudaGraphMode, Sharding, TrainConfig};
+use crate::parallel::world::World;
 
 /// Steps of a kind that are computed without a graph before one is recorded. After these,
 /// everything that a step creates exists: moments, averages, compiled kernels, workspaces of
@@ -26,9 +27,26 @@ const TOLERANCE: f32 = 0.02;
 /// The number of outputs that are compared: the norm of the gradients, and the sum of the losses.
 const COMPARED: usize = 2;
 
-/// Steps of one kind have a graph in common: the shapes of their inputs, and whether weights are
-/// averaged.
-type StepKind = (Vec<Vec<i64>>, bool);
+/// Steps of one kind have a graph in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StepKind {
+    /// The shapes of the inputs on each rank.
+    shapes: Vec<String>,
+    /// Whether weights are averaged.
+    is_averaging: bool,
+}
+
+impl StepKind {
+    /// The kind of a step. NCCL wants collectives recorded or replayed by all ranks or by none. All ranks see
+    /// the same kinds in the same order, so they record and replay the same steps. They call this together.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if another rank cannot be reached.
+    pub fn agree(inputs: &StepInputs, is_averaging: bool, world: &World) -> Result<Self, Error> {
+        let shapes = world.all_gather_text(&format!("{:?}", inputs.shapes()))?;
+        Ok(Self { shapes, is_averaging })
+    }
+}
 
 /// The GPU to record steps on, and which of them to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,14 +100,13 @@ impl CudaGraphs {
     /// An error of `compute` or the GPU; [`Error::Config`] if the step cannot be recorded.
     pub fn run_step(
         &mut self,
+        kind: StepKind,
         inputs: StepInputs,
-        is_averaging: bool,
         mut compute: impl FnMut(&StepInputs) -> Result<StepOutputs, Error>,
     ) -> Result<StepOutputs, Error> {
-        let kind = (inputs.shapes(), is_averaging);
         // Averaging never stops once it has started. The graphs without averaging are not needed
         // again, and their memory is for those with it.
-        if self.steps.keys().any(|(_, averages)| *averages != is_averaging) {
+        if self.steps.keys().any(|other| other.is_averaging != kind.is_averaging) {
             self.clear();
         }
         let CudaGraphTarget { device, only_if_host_bound } = self.target;
@@ -236,25 +253,28 @@ fn describe_difference(expected: &Tensor, replayed: &Tensor) -> Option<String> {
 }
 
 /// The GPU to record steps on, or `None` if no step is recorded. `may_wait` says whether steps may wait for
-/// the GPU or share it with encoders; then they are recorded only if the run file asks for it.
+/// the GPU or share it with encoders. Then, and with several ranks, they are recorded only if the run file asks for it.
 ///
 /// # Errors
 /// [`Error::Config`] if the run file asks for it, but steps cannot be recorded on this device or with
-/// several ranks.
+/// this sharding.
 pub(crate) fn cuda_graph_target(
-    mode: CudaGraphMode,
+    train: &TrainConfig,
     device: Device,
     ranks: usize,
     may_wait: bool,
 ) -> Result<Option<CudaGraphTarget>, Error> {
     let refuse = |message: String| Err(Error::config("train.cuda_graph", message));
-    let only_if_host_bound = mode == CudaGraphMode::Auto;
-    match (mode, device) {
+    let only_if_host_bound = train.cuda_graph == CudaGraphMode::Auto;
+    match (train.cuda_graph, device) {
         (CudaGraphMode::Never, _) => Ok(None),
         (CudaGraphMode::Auto, _) if ranks > 1 || may_wait => Ok(None),
-        (CudaGraphMode::Always, _) if ranks > 1 => refuse(format!(
-            "steps can be recorded with one rank only, and this run has {ranks}; set it to false"
-        )),
+        // Weights that come and go would have other addresses after a validation.
+        (CudaGraphMode::Always, _) if ranks > 1 && train.sharding == Sharding::FullShard => refuse(
+            "steps cannot be recorded with train.sharding = \"full_shard\"; set it to false, or sharding to \
+             \"shard_grad_op\""
+                .into(),
+        ),
         (_, Device::Cuda(device)) => Ok(Some(CudaGraphTarget { device, only_if_host_bound })),
         (CudaGraphMode::Auto, _) => Ok(None),
         (CudaGraphMode::Always, _) => {
@@ -285,13 +305,15 @@ mod tests {
     }
 
     #[test]
-    fn cuda_graphs_need_one_rank_on_a_gpu() {
+    fn cuda_graphs_need_a_gpu_and_weights_that_stay() {
         use CudaGraphMode::{Always, Auto, Never};
         let (cpu, gpu) = (Device::Cpu, Device::Cuda(1));
+        let config = |cuda_graph, sharding| TrainConfig { cuda_graph, sharding, ..TrainConfig::default() };
         for (mode, device, ranks, may_wait, only_if_host_bound) in [
             (Never, gpu, 1, false, None),
             (Always, gpu, 1, false, Some(false)),
             (Always, gpu, 1, true, Some(false)),
+            (Always, gpu, 2, false, Some(false)),
             (Auto, gpu, 1, false, Some(true)),
             (Auto, gpu, 1, true, None),
             (Auto, gpu, 2, false, None),
@@ -299,11 +321,16 @@ mod tests {
         ] {
             let expected = only_if_host_bound
                 .map(|only_if_host_bound| CudaGraphTarget { device: 1, only_if_host_bound });
-            let target = cuda_graph_target(mode, device, ranks, may_wait).unwrap();
+            let train = config(mode, Sharding::ShardGradOp);
+            let target = cuda_graph_target(&train, device, ranks, may_wait).unwrap();
             assert_eq!(target, expected, "{mode:?} {device:?} {ranks} {may_wait}");
         }
-        for (device, ranks, expected) in [(cpu, 1, "the device is the CPU"), (gpu, 2, "this run has 2")] {
-            let refused = cuda_graph_target(Always, device, ranks, false).unwrap_err().to_string();
+        assert!(cuda_graph_target(&config(Always, Sharding::FullShard), gpu, 1, false).unwrap().is_some());
+        for (device, sharding, expected) in
+            [(cpu, Sharding::None, "the device is the CPU"), (gpu, Sharding::FullShard, "full_shard")]
+        {
+            let refused = cuda_graph_target(&config(Always, sharding), device, 2, false);
+            let refused = refused.unwrap_err().to_string();
             assert!(refused.contains("train.cuda_graph") && refused.contains(expected), "{refused}");
         }
     }

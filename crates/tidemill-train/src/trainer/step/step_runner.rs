@@ -11,7 +11,7 @@ use tidemill_store::{Bucket, DatasetSpec};
 use tidemill_telemetry::Sample;
 use tidemill_torch::{AdamW, AdamWScalars, Download, ProfilerRange, guard, upload};
 
-use super::cuda_graph::{CudaGraphTarget, CudaGraphs};
+use super::cuda_graph::{CudaGraphTarget, CudaGraphs, StepKind};
 use super::noise_prefetch::{NoisePrefetcher, NoiseRequest};
 use super::step_inputs::{EMA_SHARE, LEARNING_RATE, SKIP_ABOVE, STEP_NUMBER, StepInputs, StepOutputs};
 use super::step_results::{PendingStep, rank_report};
@@ -42,6 +42,8 @@ pub(crate) struct StepRunner {
     cuda_graphs: Option<CudaGraphs>,
     /// Whether the device may skip steps by itself.
     can_skip_steps: bool,
+    /// Whether the gathers of new weights end within a step. A recorded step cannot wait for work that is no part of it.
+    ends_gathers: bool,
     /// Communication since the last line of metrics.
     communication: StepCommunication,
 }
@@ -107,6 +109,7 @@ impl StepRunner {
             cuda_graphs: cuda_graph_target.map(CudaGraphs::new),
             // A step that is recorded runs as a skipped step before.
             can_skip_steps: can_skip_steps(train) || cuda_graph_target.is_some(),
+            ends_gathers: cuda_graph_target.is_some(),
             communication: StepCommunication::default(),
         }
     }
@@ -165,9 +168,10 @@ impl StepRunner {
                 outputs
             }
             Some(mut graphs) => {
-                let is_averaging = spec.train.ema_decay_at(step).is_some();
-                let outputs =
-                    graphs.run_step(inputs, is_averaging, |inputs| self.compute(spec, step, inputs));
+                let kind = StepKind::agree(&inputs, spec.train.ema_decay_at(step).is_some(), &spec.world)?;
+                // A validation has gathered weights, or a rollback.
+                self.optimizer.wait_for_weights()?;
+                let outputs = graphs.run_step(kind, inputs, |inputs| self.compute(spec, step, inputs));
                 self.cuda_graphs = Some(graphs);
                 outputs?
             }
@@ -257,6 +261,9 @@ impl StepRunner {
             skip: update.skip.as_ref(),
         };
         self.optimizer.step(adamw, scalars, train.ema_decay_at(step).is_some())?;
+        if self.ends_gathers {
+            self.optimizer.wait_for_weights()?;
+        }
         self.add_rank_wait(world, rank_wait);
         Ok(StepOutputs(guard(|| Tensor::cat(&[update.grad_norm.reshape([1]), sums], 0))?))
     }
