@@ -1,16 +1,14 @@
 """`bash benches/gpu.sh target/wheels --checks`: what docs/gpu.md says of a GPU, in under eight minutes.
 
 Kernels of a step and their limits, the time to the first step, recorded steps of a small network, encoders,
-the largest batch, and resume bit for bit. What matters most comes first. Prints a table after each check, and
-writes all of them to checks.md in the bench's folder. A check that fails costs only itself.
+the largest batch, resume bit for bit, and process groups. What matters most comes first. Prints a table after
+each check, and writes all of them to checks.md in the bench's folder. A check that fails costs only itself.
 """
 
 import argparse
 import json
 import os
-import random
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -21,12 +19,12 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from tidemill.run_file import to_command_line
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from benches import gpu, gpu_kernels, report, runner
+from benches import gpu, gpu_kernels, gpu_training, report, runner
 from benches.alternate import Side, line_counter, measure_alternately
-from benches.runner import ROOT, BenchError
+from benches.gpu_training import quickstart, tidemill
+from benches.runner import BenchError
 
 PROFILE_AFTER, PROFILE_STEPS = 6, 2
-RESUME_STEPS, RESUME_KILLS = 60, 3
 
 
 @dataclass(frozen=True)
@@ -40,17 +38,6 @@ class Context:
     encoder_rows: int
     # Whether the VAE and text encoder have SD2's real size.
     are_encoders_real: bool
-
-
-def tidemill(arguments: list[str], limit_s: float, environment: Mapping[str, str] | None = None) -> dict:
-    """Runs a verb; returns the last line that it prints."""
-    command = [*gpu.TIDEMILL, *arguments, "--json", "--quiet"]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=limit_s, env={**os.environ, **(environment or {})}
-    )
-    if ended.returncode != 0:
-        raise BenchError(gpu.summarize_error(ended.stderr))
-    return json.loads(ended.stdout.splitlines()[-1])
 
 
 def check_kernels(context: Context, limit_s: float) -> str:
@@ -198,70 +185,12 @@ def check_largest_batch(context: Context, limit_s: float) -> str:
 
 def check_resume(context: Context, limit_s: float) -> str:
     """Whether a run with `train.deterministic` that is killed equals one that is not, bit for bit."""
-    data = context.folder / "resume-data"
-
-    def preprocess(folder: Path) -> None:
-        gpu.run_verb("synth", str(folder / "pairs"), "--rows", "1000", "--files", "2")
-        settings = {
-            "source.uri": f"{folder}/pairs/*.parquet",
-            "output": str(folder),
-            "prepare.resolutions": [64],
-        }
-        gpu.run_verb("preprocess", *quickstart({**settings, "engine.device": context.setting.device}))
-
-    gpu.make_once(data, preprocess)
-    seed = random.randrange(2**32)
-    rng, weights = random.Random(seed), []
-    for kills in (0, RESUME_KILLS):
-        output = context.folder / f"resume-{kills}"
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
-        (output / "dataset").symlink_to(data / "dataset")
-        settings = {
-            "output": str(output),
-            "engine.device": context.setting.device,
-            "train.deterministic": True,
-            "train.precision": "bf16",
-            "train.warmup_steps": 5,
-            "train.log_every": 1,
-            "train.phase": [{"resolution": 64, "steps": RESUME_STEPS}],
-            "train.validation.every": RESUME_STEPS,
-            "train.preview.every": RESUME_STEPS,
-            "checkpoint.every": 7,
-        }
-        train = ["train", *quickstart(settings)]
-        for step in sorted(rng.sample(range(8, RESUME_STEPS - 8), kills)):
-            train_until_killed(train, output / "metrics.jsonl", step, limit_s)
-        tidemill(train, limit_s)
-        exported = output / "exported"
-        gpu.run_verb("export", *quickstart(settings), "--to", str(exported))
-        weights.append((exported / "unet" / "diffusion_pytorch_model.safetensors").read_bytes())
-    if weights[0] != weights[1]:
-        raise BenchError(f"the weights differ after {RESUME_KILLS} kills, seed {seed}")
-    return f"{RESUME_KILLS} kills in {RESUME_STEPS} steps, seed {seed}: the weights are equal bit for bit."
+    return gpu_training.check_resume(context.folder, context.setting.device, limit_s)
 
 
-def quickstart(settings: Mapping[str, object]) -> list[str]:
-    """The quickstart with these settings, as arguments of the command line."""
-    return to_command_line(
-        ROOT / "examples/quickstart.toml", **{"models.path": str(ROOT / "assets"), **settings}
-    )
-
-
-def train_until_killed(train: list[str], metrics: Path, step: int, limit_s: float) -> None:
-    """Kills the training process when it has logged a step."""
-    process = subprocess.Popen([*gpu.TIDEMILL, *train, "--quiet"], start_new_session=True)
-    deadline = time.monotonic() + limit_s
-    try:
-        while process.poll() is None and time.monotonic() < deadline:
-            lines = metrics.read_text().splitlines() if metrics.exists() else []
-            if sum(line.endswith("}") for line in lines) >= step:
-                break
-            time.sleep(0.01)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def check_ranks(context: Context, limit_s: float) -> str:
+    """Whether training is the same with a process group."""
+    return gpu_training.check_ranks(context.folder, context.setting.device, limit_s)
 
 
 # The checks, what matters most first, with the seconds that each may take.
@@ -272,6 +201,7 @@ CHECKS: dict[str, tuple[Callable[[Context, float], str], float]] = {
     "encoders": (check_encoders, 120),
     "largest batch": (check_largest_batch, 120),
     "resume": (check_resume, 100),
+    "ranks": (check_ranks, 60),
 }
 
 

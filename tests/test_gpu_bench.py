@@ -51,11 +51,14 @@ def test_gpu_bench_runs(gpu, tmp_path):
 def test_gpu_checks_run(gpu, tmp_path):
     command = [sys.executable, "-m", "benches.gpu_checks", "--quick", "--folder", str(tmp_path / "checks")]
     # A fake GPU has no trace of kernels, and computes no encoders for plain PyTorch to pin memory for.
-    _, ended = run_command(gpu, tmp_path, *command, "--only", "first step", "largest batch", cwd=ROOT)
+    _, ended = run_command(
+        gpu, tmp_path, *command, "--only", "first step", "largest batch", "ranks", cwd=ROOT
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     checks = (tmp_path / "checks/checks.md").read_text()
     assert "| kernels kept |" in checks
     assert "the largest in" in checks
+    assert "| Gloo, two ranks on one GPU | 1.0000 | 0.0e+00 |" in checks
 
 
 def test_kernels_of_a_trace_are_added_up_by_kind():

@@ -35,7 +35,12 @@ def count_pictures(outputs):
 
 
 @pytest.mark.parametrize(
-    "name", ["preprocessing", "training", pytest.param("online", marks=pytest.mark.slow)]
+    "name",
+    [
+        "preprocessing",
+        pytest.param("training", marks=pytest.mark.slow),
+        pytest.param("online", marks=pytest.mark.slow),
+    ],
 )
 def test_notebook_runs_whole(name, tmp_path):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)

@@ -75,6 +75,7 @@ def on(nodes, output):
     }
 
 
+@pytest.mark.slow
 def test_encoders_run_only_on_their_accelerator(nodes, pairs_run, encoded_pairs, tmp_path):
     nodes.add("A10G")
     tidemill.preprocess(pairs_run, **on(nodes, tmp_path))

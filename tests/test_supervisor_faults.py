@@ -337,11 +337,11 @@ def test_rank_with_stalled_reads_is_replaced_bit_exactly(undisturbed, dataset, t
     training.link_dataset(tmp_path, dataset)
     stalled = tmp_path / "stalled"
     variables = {**processes.preload_c_code(tmp_path, STALLED_READS), "STALLED": str(stalled)}
-    settings = {**SETTINGS, **steps(), "supervisor.stall_seconds": 15, "train.stream.stall_seconds": 1}
+    settings = {**SETTINGS, **steps(), "supervisor.stall_seconds": 10, "train.stream.stall_seconds": 1}
     run = processes.SupervisedTraining(tmp_path, "2", settings, variables=variables)
     run.wait_for_step(3)
     stalled.touch()
-    while not any("rank 1 has made no step for 15 s; it waits for data" in line for line in list(run.log)):
+    while not any("rank 1 has made no step for 10 s; it waits for data" in line for line in list(run.log)):
         assert run.process.poll() is None, run.log
         time.sleep(0.02)
     stalled.unlink()

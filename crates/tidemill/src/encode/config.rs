@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EncodeConfig {
-    /// Images and captions in one forward pass.
+    /// Images and captions in one forward pass. What remains of a unit is split into powers of two.
     pub batch_size: usize,
     /// Number format in which the models compute.
     pub dtype: ComputeDtype,
