@@ -19,7 +19,7 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from tidemill.run_file import to_command_line
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from benches import gpu, gpu_kernels, gpu_training, report, runner
+from benches import gpu, gpu_kernels, gpu_quality, gpu_training, report, runner
 from benches.alternate import Side, line_counter, measure_alternately
 from benches.gpu_training import quickstart, tidemill
 from benches.runner import BenchError
@@ -36,6 +36,9 @@ class Context:
     # Sizes of the encoders: batches by pixels, and rows of the pairs.
     encoder_batches: Mapping[int, int]
     encoder_rows: int
+    # The quickstart's training steps, and seeds to run it with.
+    quickstart_steps: int
+    seeds: int
     # Whether the VAE and text encoder have SD2's real size.
     are_encoders_real: bool
 
@@ -193,6 +196,12 @@ def check_ranks(context: Context, limit_s: float) -> str:
     return gpu_training.check_ranks(context.folder, context.setting.device, limit_s)
 
 
+def check_quality(context: Context, limit_s: float) -> str:
+    """Whether the quickstart's model is as good as that of a CPU, over seeds."""
+    device = context.setting.device
+    return gpu_quality.check_quality(context.folder, device, context.quickstart_steps, context.seeds, limit_s)
+
+
 # The checks, what matters most first, with the seconds that each may take.
 CHECKS: dict[str, tuple[Callable[[Context, float], str], float]] = {
     "kernels": (check_kernels, 100),
@@ -202,7 +211,10 @@ CHECKS: dict[str, tuple[Callable[[Context, float], str], float]] = {
     "largest batch": (check_largest_batch, 120),
     "resume": (check_resume, 100),
     "ranks": (check_ranks, 60),
+    "quality": (check_quality, 440),
 }
+# It takes all the time there is.
+ALONE = "quality"
 
 
 def run_checks(context: Context, names: list[str], deadline: float) -> list[str]:
@@ -234,7 +246,8 @@ def bench(args: argparse.Namespace) -> None:
     gpu.make_once(folder / "model", lambda made: gpu.make_models(made, args.channels, args.text, gpu.SIZE))
     setting = gpu.Setting(folder, folder / "model", args.pixels, args.batch, args.steps, args.device)
     batches = dict(zip(args.encoder_pixels, args.encoder_batch, strict=True))
-    context = Context(folder, setting, batches, args.encoder_rows, are_encoders_real=not args.quick)
+    sizes = (batches, args.encoder_rows, args.quickstart_steps, args.seeds)
+    context = Context(folder, setting, *sizes, are_encoders_real=not args.quick)
     failed = run_checks(context, args.only, deadline)
     if failed:
         raise BenchError(f"failed: {', '.join(failed)}")
@@ -244,7 +257,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=runner.RESULTS / "gpu-checks")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS))
+    parser.add_argument(
+        "--only", nargs="+", choices=CHECKS, default=[name for name in CHECKS if name != ALONE]
+    )
     parser.add_argument("--pixels", type=int, default=512)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=16)
@@ -253,6 +268,8 @@ if __name__ == "__main__":
     parser.add_argument("--encoder-pixels", nargs="+", type=int, default=[256, 512])
     parser.add_argument("--encoder-batch", nargs="+", type=int, default=[64, 32])
     parser.add_argument("--encoder-rows", type=int, default=6144)
+    parser.add_argument("--seeds", type=int, default=3, help="of the quickstart")
+    parser.add_argument("--quickstart-steps", type=int, default=1600)
     parser.add_argument("--limit-s", type=float, default=460, help="no check starts later than this")
     parser.add_argument("--started", type=float, default=time.time(), help="when these seconds began")
     quick = {
@@ -265,5 +282,7 @@ if __name__ == "__main__":
         "encoder_pixels": [64],
         "encoder_batch": [16],
         "encoder_rows": 64,
+        "seeds": 2,
+        "quickstart_steps": 20,
     }
     runner.main("gpu-checks", bench, parser, quick)

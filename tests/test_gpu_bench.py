@@ -11,7 +11,7 @@ from helpers import training
 from helpers.gpu import GPU, phases, run_command
 
 from benches import gpu as gpu_bench
-from benches import gpu_kernels
+from benches import gpu_kernels, gpu_quality
 from benches.runner import BenchError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +59,18 @@ def test_gpu_checks_run(gpu, tmp_path):
     assert "| kernels kept |" in checks
     assert "the largest in" in checks
     assert "| Gloo, two ranks on one GPU | 1.0000 | 0.0e+00 |" in checks
+
+
+def test_quality_may_differ_from_the_cpu_by_what_seeds_explain():
+    def runs(loss, score):
+        return [gpu_quality.Quality(loss + error, score) for error in (-0.01, 0.0, 0.01)]
+
+    cpu = {"CPU": runs(0.3, 1.0)}
+    table = gpu_quality.describe(cpu | {"GPU": runs(0.31, 1.0)})
+    assert "| GPU | 3 | 0.3100 ± 0.0100 | 1.0000 ± 0.0000 |" in table
+    for name, other in [("validation_loss", runs(0.33, 1.0)), ("score", runs(0.3, 0.9))]:
+        with pytest.raises(BenchError, match=f"further from the CPU's than seeds explain: {name} of GPU\n"):
+            gpu_quality.describe(cpu | {"GPU": other})
 
 
 def test_kernels_of_a_trace_are_added_up_by_kind():
