@@ -14,7 +14,7 @@ TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 SOURCES := $(shell git ls-files 'crates/**' Cargo.toml Cargo.lock .cargo/config.toml pyproject.toml)
 
-.PHONY: help setup test test-slow test-stores lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-families bench-compile bench-overlap bench-nodes bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation bench-dedup bench-memory soak sd2-smoke smoke wheel wheel-test lock clean
+.PHONY: help setup test test-slow test-stores lint style doc docs fmt quickstart bench-data bench-programs bench-stream bench-ray bench-modes bench-scaling bench-train bench-families bench-compile bench-overlap bench-nodes bench-operations bench-launches bench-eval bench-eval-curve bench-sampling bench-compare bench-ablation bench-dedup bench-memory bench-avif soak sd2-smoke smoke wheel wheel-test lock clean
 # Tests and the module are looked for here.
 unexport CARGO_TARGET_DIR
 
@@ -42,6 +42,7 @@ help:
 	@echo "make bench-compare  raters who judge at once; redraws its part"
 	@echo "make bench-dedup  similar images among ten million embeddings: time, memory, recall; redraws its part"
 	@echo "make bench-memory  a GPU's memory as planned beside what tensors take, without a GPU; redraws docs/plan.md"
+	@echo "make bench-avif   AVIF to pixels beside Pillow; redraws its part"
 	@echo "make soak         two million pairs with faults, kills and a full disk; redraws its part"
 	@echo "make sd2-smoke    two steps of Stable Diffusion 2 in its real size on a CPU; redraws docs/performance.md"
 	@echo "make smoke        start each of these targets once, with its quickest options"
@@ -166,6 +167,10 @@ bench-dedup: setup
 # It needs no GPU.
 bench-memory: setup
 	$(PYTHON) -m benches.memory $(ARGS)
+
+# As bench-data.
+bench-avif: setup
+	$(PYTHON) -m benches.avif $(ARGS)
 
 # As bench-data.
 soak: setup

@@ -16,7 +16,7 @@ run() { # name, command
 run doc make doc
 run wheel make wheel
 run quickstart make quickstart ROWS=600 ARGS="--set train.phase.0.steps=20 --set sample.scenes=4"
-for bench in data stream ray modes scaling train families compile overlap operations launches eval eval-curve sampling compare ablation dedup memory; do
+for bench in data stream ray modes scaling train families compile overlap operations launches eval eval-curve sampling compare ablation dedup memory avif; do
   run "bench-$bench" make "bench-$bench" ARGS=--quick
 done
 # Only root may make network namespaces.
