@@ -1,8 +1,9 @@
 """`bash benches/gpu.sh target/wheels --checks`: what docs/gpu.md says of a GPU, in under eight minutes.
 
 Kernels of a step and their limits, the time to the first step, recorded steps of a small network, encoders,
-the largest batch, resume bit for bit, and process groups. What matters most comes first. Prints a table after
-each check, and writes all of them to checks.md in the bench's folder. A check that fails costs only itself.
+the largest batch, resume bit for bit, and process groups; in a call of its own (`--only quality`) what the
+quickstart's model is worth. What matters most comes first. Prints a table after each check, and writes all
+of them to checks.md in the bench's folder. A check that fails costs only itself.
 """
 
 import argparse

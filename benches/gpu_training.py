@@ -18,6 +18,8 @@ from benches import gpu, report
 from benches.runner import ROOT, BenchError
 
 RESUME_STEPS, RESUME_KILLS, RANK_STEPS = 60, 3, 20
+# By how much a loss may differ: sums in another order.
+LARGEST_DIFFERENCE = 1e-2
 
 
 def tidemill(arguments: list[str], limit_s: float, environment: Mapping[str, str] | None = None) -> dict:
@@ -151,7 +153,11 @@ def check_ranks(folder: Path, device: str, limit_s: float) -> str:
         lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
         losses[name] = [line["loss"] for line in lines if "loss" in line]
         pairs = list(zip(losses["no group"], losses[name], strict=True))
+        if not all(isinstance(loss, float) and loss > 0 for pair in pairs for loss in pair):
+            raise BenchError(f"{name}: losses are {losses[name]}")
         difference = max(abs(theirs / ours - 1) for ours, theirs in pairs)
+        if difference > LARGEST_DIFFERENCE:
+            raise BenchError(f"{name}: a loss differs by {difference:.1e}")
         rows.append([name, f"{losses[name][-1]:.4f}", f"{difference:.1e}"])
     return report.table(["process group", "last loss", "largest difference"], rows)
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
 from helpers import run_output, training
 from helpers.gpu import CHECKS, EMA, GPU, STEPS_BEFORE_CAPTURE, phases
 
@@ -15,16 +14,14 @@ from benches.null_gpu import Report
 RANKS, STEPS = 2, 4
 
 
-@pytest.mark.parametrize("sharding", ["full_shard", "shard_grad_op"])
-def test_ranks_reduce_and_gather_each_bucket(sharding, gpu, dataset, tmp_path):
-    settings = {"train.sharding": sharding, "train.phase": phases(STEPS), "train.ema": EMA}
+def test_ranks_gather_the_weights_of_a_block_where_they_are_used(gpu, dataset, tmp_path):
+    settings = {"train.sharding": "full_shard", "train.phase": phases(STEPS), "train.ema": EMA}
     [report, _], log = train_ranks(gpu, tmp_path, dataset, **settings)
     assert len(run_output.read_metrics(tmp_path)) == STEPS, log
-    buckets = int(re.search(r"per step, in (\d+) buckets", log).group(1))
+    buckets = count_buckets(log)
     assert report.kernels["ncclReduceScatter, high priority"] == STEPS * buckets
     # Blocks are gathered for both passes, except the last one; the first bucket has what is in no block.
-    gathers = 2 * buckets - 2 if sharding == "full_shard" else buckets
-    assert report.kernels["ncclAllGather, high priority"] == STEPS * gathers
+    assert report.kernels["ncclAllGather, high priority"] == STEPS * (2 * buckets - 2)
     assert report.violations == 0
 
 
@@ -48,9 +45,36 @@ def test_ranks_record_and_replay_the_same_steps(gpu, dataset, tmp_path):
     assert (first.captures, first.replays) == (second.captures, second.replays)
     assert first.captures == 1
     assert first.replays == whole - STEPS_BEFORE_CAPTURE + CHECKS
+    # Each bucket once: in a step that is not replayed, in that of the check, and in the recording.
+    launched = len(incomplete) + STEPS_BEFORE_CAPTURE + CHECKS + first.captures
+    for collective in ("ncclReduceScatter", "ncclAllGather"):
+        # Others gather during a validation.
+        counted = first.kernels[f"{collective}, high priority"] - (
+            collective == "ncclAllGather"
+        ) * 2 * count_buckets(log)
+        assert counted == launched * count_buckets(log)
     for report in reports:
         assert (report.violations, report.escaped) == (0, 0), log
         assert report.replayed == report.captured * report.replays
+
+
+def test_every_kind_of_step_is_recorded_on_all_ranks(gpu, dataset, tmp_path):
+    settings = {
+        "train.cuda_graph": True,
+        "train.sharding": "none",
+        "train.phase": [*phases(11), *phases(5, global_batch=6, micro_batch=3)],
+        "train.micro_batch": 3,
+        "train.ema": {"decay": 0.9, "start_step": 5},
+    }
+    reports, log = train_ranks(gpu, tmp_path, dataset, **settings)
+    # Steps 1 to 5 are not averaged, the other six of the phase are; then come five of another shape.
+    replays = sum(steps - STEPS_BEFORE_CAPTURE + CHECKS for steps in (5, 6, 5))
+    for report in reports:
+        assert (report.captures, report.replays, report.violations, report.escaped) == (3, replays, 0, 0), log
+
+
+def count_buckets(log):
+    return int(re.search(r"per step, in (\d+) buckets", log).group(1))
 
 
 def damage_shard(dataset):

@@ -53,7 +53,11 @@ def test_online_on_ray_matches_local_online_training(trained_online, scenes, tmp
 
 
 @pytest.mark.parametrize(
-    ("prepare_s", "encode_s", "encoders"), [(1.0, 0.02, 1), (0.05, 0.5, 3)], ids=["prepare", "encode"]
+    ("prepare_s", "encode_s", "encoders"),
+    [
+        pytest.param(1.0, 0.02, 1, id="prepare", marks=pytest.mark.slow),
+        pytest.param(0.05, 0.5, 3, id="encode"),
+    ],
 )
 def test_slowest_stage_gets_the_workers(prepare_s, encode_s, encoders):
     speeds = sleeping_stages.Speeds(rows=4, prepare_s=prepare_s, encode_s=encode_s)

@@ -145,10 +145,10 @@ def test_worker_that_exceeds_grace_period_is_killed(dataset, tmp_path, rng):
     assert code == 1, run.log
     assert "did not stop within 2 s" in result["error"]["message"], result
     assert not any(os.path.exists(f"/proc/{pid}") for pid in workers.values())
-    # The earlier checkpoint is valid.
-    run = supervised(tmp_path, dataset, "2", **steps(10))
-    result = run.succeed()
-    assert result["resumed_at"] >= 5, result
+    # The earlier checkpoint is valid, or a later one that was written meanwhile.
+    code, log = training.train(tmp_path, dataset, **SETTINGS, **steps(10))
+    assert code == 0, log
+    assert re.search(r"resuming after step (5|10)$", log, re.MULTILINE), log
 
 
 @pytest.fixture

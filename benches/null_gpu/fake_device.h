@@ -48,7 +48,9 @@ struct Stream {
   Order before = {};
 };
 struct Event {
-  bool recorded = false, captured = false;
+  bool recorded = false;
+  // The capture that it is part of, counted from 1.
+  long capture = 0;
   Order before = {};
 };
 struct Graph {
@@ -114,6 +116,7 @@ inline thread_local int thread_mode = GLOBAL;
 inline thread_local int last_error = OK;
 
 inline bool is_captured(Stream* stream) { return capturing && captured_streams.count(stream); }
+inline bool is_captured(const Event* event) { return capturing && event->capture == counts.captures; }
 
 // Counts a violation of the rules of captures.
 inline int refuse(const char* what, int error) {

@@ -32,23 +32,23 @@ int cudaEventCreateWithFlags(Event** out, unsigned) { return create(out); }
 int cudaEventDestroy(Event* event) { return delete event, OK; }
 int cudaEventRecord(Event* event, Stream* stream) {
   std::lock_guard lock(mutex);
-  *event = {true, is_captured(stream), stream ? stream->before : Order()};
+  *event = {true, is_captured(stream) ? counts.captures : 0, stream ? stream->before : Order()};
   return OK;
 }
 int cudaEventRecordWithFlags(Event* event, Stream* stream, unsigned) { return cudaEventRecord(event, stream); }
 int cudaEventQuery(Event* event) {
-  if (capturing && event->captured) return refuse("cudaEventQuery of a captured event", CAPTURED_EVENT);
+  if (is_captured(event)) return refuse("cudaEventQuery of a captured event", CAPTURED_EVENT);
   return check_unsafe_call("cudaEventQuery");
 }
-int cudaEventSynchronize(Event* event) { return count_wait("cudaEventSynchronize", capturing && event->captured); }
+int cudaEventSynchronize(Event* event) { return count_wait("cudaEventSynchronize", is_captured(event)); }
 int cudaEventElapsedTime(float* ms, Event*, Event*) { return *ms = 1, OK; }
 int cudaStreamWaitEvent(Stream* stream, Event* event, unsigned) {
   std::lock_guard lock(mutex);
-  if (capturing && event->captured) {
+  if (is_captured(event)) {
     captured_streams.insert(stream);
     for (auto [other, launches] : event->before) stream->before[other] = std::max(stream->before[other], launches);
   }
-  bool from_outside = is_captured(stream) && event->recorded && !event->captured;
+  bool from_outside = is_captured(stream) && event->recorded && !is_captured(event);
   return from_outside ? refuse("cudaStreamWaitEvent for an event that is not captured", ISOLATION) : OK;
 }
 

@@ -49,10 +49,18 @@ pub(super) fn set_up_gpu(
     }))
 }
 
+impl GpuSettings {
+    /// Leaves the settings as they are. Dropping them waits for the GPU, and a collective in its queue waits
+    /// for ever if another rank has died.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
 /// How many algorithms cuDNN tries for each convolution; `None` if it takes the one that its heuristics name.
 fn cudnn_benchmark_limit(spec: &TrainSpec) -> Option<usize> {
     // Which one is the fastest differs from start to start. And encoders in this process would make cuDNN
-    // try again for each size of a unit's last batch.
+    // try again for each of their image and batch sizes.
     let is_tried = !spec.train.deterministic && !spec.data.encodes_in_process();
     is_tried.then_some(spec.train.cudnn_benchmark_limit)
 }

@@ -83,10 +83,22 @@ impl Trainer {
         }
     }
 
-    /// Trains all phases, or until a rank is to stop, and saves the last checkpoint.
+    /// Sets the GPU up and trains.
     fn run(&mut self, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
         let (kind, graph_device) = (self.step_runner.objective.kind, self.step_runner.cuda_graph_device());
-        let _gpu = set_up_gpu(&self.spec, kind, graph_device, observer)?;
+        let gpu = set_up_gpu(&self.spec, kind, graph_device, observer)?;
+        let outcome = self.run_phases(observer);
+        if outcome.is_err()
+            && self.spec.world.size() > 1
+            && let Some(gpu) = gpu
+        {
+            gpu.leave();
+        }
+        outcome
+    }
+
+    /// Trains all phases, or until a rank is to stop, and saves the last checkpoint.
+    fn run_phases(&mut self, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
         let started = Instant::now();
         let samples_before = self.progress.samples;
         while let Some((phase, first_step)) = self.spec.train.phase_at(self.progress.step) {

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EncodeConfig {
-    /// Images and captions in one forward pass. What remains of a unit is split into powers of two.
+    /// Images and captions in one forward pass. What remains of an image size in a unit is split
+    /// into powers of two.
     pub batch_size: usize,
     /// Number format in which the models compute.
     pub dtype: ComputeDtype,

@@ -3,6 +3,7 @@
 Usage: make_cases.py FOLDER SEED. Every configuration, weight and input is drawn from the seed.
 """
 
+import multiprocessing
 import random
 import sys
 from pathlib import Path
@@ -20,9 +21,9 @@ def main():
     rng = random.Random(seed)
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    for index in range(20):
-        is_flow, is_xl = index % 4 == 3, index >= 8
-        networks.unet_case(rng, index, out / "unet" / f"{index:02}", is_flow, is_xl)
+    # They take as long as all others together.
+    unets = multiprocessing.get_context("fork").Process(target=make_unets, args=(rng.randrange(2**32), out))
+    unets.start()
     for index in range(12):
         transformer_networks.transformer_case(rng, index, out / "transformer" / f"{index:02}")
     for index in range(12):
@@ -41,6 +42,16 @@ def main():
     schedules.guided_cases(rng, out / "guided")
     folders.variants(rng, out / "variants")
     folders.pipeline(rng, out / "pipeline")
+    unets.join()
+    sys.exit(unets.exitcode)
+
+
+def make_unets(seed, out):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    for index in range(16):
+        is_flow, is_xl = index % 4 == 3, index >= 6
+        networks.unet_case(rng, index, out / "unet" / f"{index:02}", is_flow, is_xl)
 
 
 main()

@@ -90,14 +90,7 @@ pub(crate) fn set_up(mut spec: TrainSpec, observer: &mut dyn Observer) -> Result
     let profiler = profiler.map(|config| Profiler::new(config, &spec.output, world.rank(), objective.device));
     Ok(Components {
         checkpointer: Checkpointer::new(checkpoints, writer, progress.step)?,
-        step_runner: StepRunner::new(
-            &spec.train,
-            dataset,
-            objective,
-            optimizer,
-            row_costs,
-            cuda_graph_target,
-        ),
+        step_runner: StepRunner::new(dataset, objective, optimizer, row_costs, cuda_graph_target),
         spec,
         schedule,
         progress,

@@ -94,7 +94,7 @@ impl CudaGraphs {
     }
 
     /// Runs a step: by `compute` at first, and by replaying its recording after a few steps of the
-    /// same kind. The outputs are valid until the next step.
+    /// same kind. The outputs are valid until the next step. All ranks call it together.
     ///
     /// # Errors
     /// An error of `compute` or the GPU; [`Error::Config`] if the step cannot be recorded.
@@ -102,6 +102,7 @@ impl CudaGraphs {
         &mut self,
         kind: StepKind,
         inputs: StepInputs,
+        world: &World,
         mut compute: impl FnMut(&StepInputs) -> Result<StepOutputs, Error>,
     ) -> Result<StepOutputs, Error> {
         // Averaging never stops once it has started. The graphs without averaging are not needed
@@ -138,7 +139,7 @@ impl CudaGraphs {
         }
         let memory = self.memory.map_or_else(GraphMemoryPool::new, Ok)?;
         self.memory = Some(memory);
-        match record(inputs, device, memory, &mut compute)? {
+        match record(inputs, device, memory, world, &mut compute)? {
             Recording::Complete(recorded) => {
                 let outputs = recorded.replay()?;
                 *state = State::Recorded(recorded);
@@ -191,6 +192,7 @@ fn record(
     inputs: StepInputs,
     device: usize,
     memory: GraphMemoryPool,
+    world: &World,
     mut compute: impl FnMut(&StepInputs) -> Result<StepOutputs, Error>,
 ) -> Result<Recording, Error> {
     let scalars = guard(|| inputs.scalars.copy())?;
@@ -200,8 +202,10 @@ fn record(
         return Ok(Recording::NotFinite(StepInputs { scalars, ..inputs }));
     }
     // libtorch's allocator does not recover from a capture that failed, so the run cannot go on without.
-    let (graph, outputs) = CudaGraph::capture(device, memory, || compute(&inputs))
-        .map_err(|error: Error| refuse_recording(&error.to_string()))?;
+    let captured = CudaGraph::capture(device, memory, || compute(&inputs))
+        .map_err(|error: Error| refuse_recording(&error.to_string()));
+    // The other ranks would wait in the replay's collectives, which have no timeout.
+    let (graph, outputs) = world.propagate_error(captured)?;
     let recorded = RecordedStep { graph, inputs, outputs };
     let replayed = Download::start(&recorded.replay()?.0)?;
     let difference = describe_difference(&expected, replayed.wait()?);
@@ -270,11 +274,13 @@ pub(crate) fn cuda_graph_target(
         (CudaGraphMode::Never, _) => Ok(None),
         (CudaGraphMode::Auto, _) if ranks > 1 || may_wait => Ok(None),
         // Weights that come and go would have other addresses after a validation.
-        (CudaGraphMode::Always, _) if ranks > 1 && train.sharding == Sharding::FullShard => refuse(
-            "steps cannot be recorded with train.sharding = \"full_shard\"; set it to false, or sharding to \
-             \"shard_grad_op\""
-                .into(),
-        ),
+        (CudaGraphMode::Always, Device::Cuda(_)) if ranks > 1 && train.sharding == Sharding::FullShard => {
+            refuse(
+                "steps cannot be recorded with train.sharding = \"full_shard\"; set it to false, or sharding to \
+                 \"shard_grad_op\""
+                    .into(),
+            )
+        }
         (_, Device::Cuda(device)) => Ok(Some(CudaGraphTarget { device, only_if_host_bound })),
         (CudaGraphMode::Auto, _) => Ok(None),
         (CudaGraphMode::Always, _) => {
@@ -327,7 +333,7 @@ mod tests {
         }
         assert!(cuda_graph_target(&config(Always, Sharding::FullShard), gpu, 1, false).unwrap().is_some());
         for (device, sharding, expected) in
-            [(cpu, Sharding::None, "the device is the CPU"), (gpu, Sharding::FullShard, "full_shard")]
+            [(cpu, Sharding::FullShard, "the device is the CPU"), (gpu, Sharding::FullShard, "full_shard")]
         {
             let refused = cuda_graph_target(&config(Always, sharding), device, 2, false);
             let refused = refused.unwrap_err().to_string();

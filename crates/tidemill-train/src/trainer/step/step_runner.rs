@@ -40,10 +40,8 @@ pub(crate) struct StepRunner {
     padding: Option<MicroBatch>,
     /// The recorded steps, if steps may be recorded.
     cuda_graphs: Option<CudaGraphs>,
-    /// Whether the device may skip steps by itself.
-    can_skip_steps: bool,
-    /// Whether the gathers of new weights end within a step. A recorded step cannot wait for work that is no part of it.
-    ends_gathers: bool,
+    /// Whether steps may be recorded.
+    may_record: bool,
     /// Communication since the last line of metrics.
     communication: StepCommunication,
 }
@@ -92,7 +90,6 @@ struct UpdateScalars {
 impl StepRunner {
     /// A runner of steps. `cuda_graph_target` is the GPU to record steps on, if they may be recorded.
     pub fn new(
-        train: &TrainConfig,
         dataset: DatasetSpec,
         objective: Objective,
         optimizer: Optimizer,
@@ -107,9 +104,7 @@ impl StepRunner {
             noise_prefetcher: NoisePrefetcher::default(),
             padding: None,
             cuda_graphs: cuda_graph_target.map(CudaGraphs::new),
-            // A step that is recorded runs as a skipped step before.
-            can_skip_steps: can_skip_steps(train) || cuda_graph_target.is_some(),
-            ends_gathers: cuda_graph_target.is_some(),
+            may_record: cuda_graph_target.is_some(),
             communication: StepCommunication::default(),
         }
     }
@@ -168,10 +163,12 @@ impl StepRunner {
                 outputs
             }
             Some(mut graphs) => {
-                let kind = StepKind::agree(&inputs, spec.train.ema_decay_at(step).is_some(), &spec.world)?;
-                // A validation has gathered weights, or a rollback.
-                self.optimizer.wait_for_weights()?;
-                let outputs = graphs.run_step(kind, inputs, |inputs| self.compute(spec, step, inputs));
+                let agree_started = Instant::now();
+                let is_averaging = spec.train.ema_decay_at(step).is_some();
+                let kind = StepKind::agree(&inputs, is_averaging, &spec.world)?;
+                self.add_rank_wait(&spec.world, agree_started.elapsed());
+                let compute = |inputs: &StepInputs| self.compute(spec, step, inputs);
+                let outputs = graphs.run_step(kind, inputs, &spec.world, compute);
                 self.cuda_graphs = Some(graphs);
                 outputs?
             }
@@ -248,8 +245,9 @@ impl StepRunner {
         let sum_started = Instant::now();
         let sums = world.all_reduce_sum(rank_sums)?;
         let rank_wait = sum_started.elapsed();
-        let update =
-            guard(|| UpdateScalars::new(&sums, &inputs.scalar(SKIP_ABOVE), train, self.can_skip_steps))?;
+        // A step that is recorded runs as a skipped step before.
+        let can_skip = self.may_record || can_skip_steps(train);
+        let update = guard(|| UpdateScalars::new(&sums, &inputs.scalar(SKIP_ABOVE), train, can_skip))?;
         let adamw = AdamW { betas: train.betas, eps: train.eps, weight_decay: train.weight_decay };
         let [count, learning_rate, ema_share] =
             guard(|| [STEP_NUMBER, LEARNING_RATE, EMA_SHARE].map(|index| inputs.scalar(index)))?;
@@ -261,7 +259,8 @@ impl StepRunner {
             skip: update.skip.as_ref(),
         };
         self.optimizer.step(adamw, scalars, train.ema_decay_at(step).is_some())?;
-        if self.ends_gathers {
+        // A recorded step cannot wait for work that is no part of it.
+        if self.may_record {
             self.optimizer.wait_for_weights()?;
         }
         self.add_rank_wait(world, rank_wait);
