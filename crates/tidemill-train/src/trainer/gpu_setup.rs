@@ -49,11 +49,11 @@ pub(super) fn set_up_gpu(
     }))
 }
 
-impl GpuSettings {
-    /// Leaves the settings as they are. Dropping them waits for the GPU, and a collective in its queue waits
-    /// for ever if another rank has died.
-    pub fn leave(self) {
-        std::mem::forget(self);
+/// Resets a GPU, which waits for it; not if its queue `may_be_stuck`: a collective waits for ever if another rank
+/// has died.
+pub(super) fn release_gpu(settings: Option<GpuSettings>, may_be_stuck: bool) {
+    if may_be_stuck {
+        std::mem::forget(settings);
     }
 }
 

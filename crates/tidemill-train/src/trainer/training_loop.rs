@@ -8,9 +8,9 @@ use tidemill_store::stream::Batch;
 use tidemill_torch::install_cpu_allocator;
 
 use super::anomaly::nan_and_spikes::{AnomalyTracker, NextAction};
-use super::anomaly::rollback::rollback_message;
+use super::anomaly::rollback::{no_checkpoint, rollback_message};
 use super::checkpointer::Checkpointer;
-use super::gpu_setup::set_up_gpu;
+use super::gpu_setup::{release_gpu, set_up_gpu};
 use super::metrics_reporter::{
     FinishedStep, MetricsReporter, WindowMetrics, new_step_metrics, report_unreadable_rows,
 };
@@ -83,17 +83,11 @@ impl Trainer {
         }
     }
 
-    /// Sets the GPU up and trains.
     fn run(&mut self, observer: &mut dyn Observer) -> Result<TrainOutcome, Error> {
         let (kind, graph_device) = (self.step_runner.objective.kind, self.step_runner.cuda_graph_device());
         let gpu = set_up_gpu(&self.spec, kind, graph_device, observer)?;
         let outcome = self.run_phases(observer);
-        if outcome.is_err()
-            && self.spec.world.size() > 1
-            && let Some(gpu) = gpu
-        {
-            gpu.leave();
-        }
+        release_gpu(gpu, outcome.is_err() && self.spec.world.size() > 1);
         outcome
     }
 
@@ -253,12 +247,7 @@ impl Trainer {
         self.checkpointer.wait_until_written(&self.spec.world, observer)?;
         let optimizer = &mut self.step_runner.optimizer;
         let restored = self.checkpointer.restore(&self.spec, &self.progress.identity, optimizer, observer)?;
-        let Some(restored) = restored else {
-            let message = format!(
-                "there is no checkpoint to roll back to from step {step}; save checkpoints more often"
-            );
-            return Err(Error::Checkpoint { path: self.spec.output.join("checkpoints"), message });
-        };
+        let restored = restored.ok_or_else(|| no_checkpoint(step, &self.spec.output))?;
         self.anomalies.rollbacks += 1;
         let is_other_phase = restored.phase != self.progress.phase;
         if self.spec.world.is_first() {

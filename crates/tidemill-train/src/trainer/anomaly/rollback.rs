@@ -1,6 +1,9 @@
 //! Rollback: a run returns to its last checkpoint because of an abnormal step, and continues with
 //! batches that it has not seen yet.
 
+use std::path::Path;
+
+use crate::Error;
 use crate::checkpoint::Progress;
 
 /// Rollbacks in a row, without progress between them, after which a run ends.
@@ -24,6 +27,13 @@ impl ConsecutiveRollbacks {
         };
         self.count > MAX_CONSECUTIVE_ROLLBACKS
     }
+}
+
+/// The error where there is no checkpoint to roll back to.
+pub(crate) fn no_checkpoint(step: u64, output: &Path) -> Error {
+    let message =
+        format!("there is no checkpoint to roll back to from step {step}; save checkpoints more often");
+    Error::Checkpoint { path: output.join("checkpoints"), message }
 }
 
 /// The message to the user about a rollback from `step`. `seconds_since_save` is the age of the
