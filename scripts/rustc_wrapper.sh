@@ -2,8 +2,8 @@
 # How cargo calls rustc for the crates of this workspace (.cargo/config.toml).
 #
 # Tests compile unoptimised: they call optimised crates, and took a fifth of a build otherwise.
-# With TIDEMILL_CLIPPY=1 (.ci/run), clippy lints what is compiled. `cargo clippy` beside
-# `cargo build` would compile every dependency twice.
+# With TIDEMILL_CLIPPY=1 (.ci/run), clippy's compiler lints and compiles the tests, and with them each
+# crate. `cargo clippy` beside `cargo build` would compile every dependency twice.
 set -euo pipefail
 rustc=$1
 shift
@@ -16,33 +16,15 @@ for argument; do
   esac
 done
 
-lint() {
-  # Clippy only checks: it writes its metadata aside, and tells cargo of no files.
-  local aside argument value status=0 previous='' arguments=()
-  aside=$(mktemp -d)
-  for argument; do
-    value=$argument
-    [[ $previous != --out-dir ]] || value=$aside
-    case $argument in
-      --emit=*) value=--emit=metadata ;;
-      --json=*) value=${argument/artifacts,/} ;;
-    esac
-    arguments+=("$value")
-    previous=$argument
-  done
-  clippy-driver "$rustc" "${arguments[@]}" -D warnings || status=$?
-  rm -rf "$aside"
-  return $status
-}
-
 options=()
 if [[ $is_test == true ]]; then options+=(-C opt-level=0); fi
 # Cargo also asks rustc for its version.
 if [[ ${TIDEMILL_CLIPPY:-} == 1 && -n ${CARGO_CRATE_NAME:-} ]]; then
-  # The unit tests of a crate compile its code once more, and clippy sees it there.
+  options+=(-D warnings)
+  # Unit tests compile the code of their crate once more, where clippy sees it. It optimises less.
   case $is_test:$source in
-    false:*src/lib.rs | false:*src/main.rs) options+=(-D warnings) ;;
-    *) lint "$@" ;;
+    false:*src/lib.rs | false:*src/main.rs) ;;
+    *) exec clippy-driver "$rustc" "$@" "${options[@]}" ;;
   esac
 fi
 exec "$rustc" "$@" "${options[@]}"
