@@ -77,7 +77,7 @@ def folder(tmp_path_factory, make_rng):
 
 
 def write_trace(folder):
-    """A step's memory on a GPU, as PyTorch's profiler writes it."""
+    """A step's memory and kernels on a GPU, as PyTorch's profiler writes it."""
     folder.mkdir()
     phases = (("forward", 0, 100), ("backward", 100, 200), ("optimizer", 300, 50))
     events = [
@@ -85,6 +85,9 @@ def write_trace(folder):
         for cat, late in (("user_annotation", 0), ("gpu_user_annotation", 400))
         for name, at, long in phases
     ]
+    for at in range(0, 700, 10):
+        kernel = "ncclDevKernel_ReduceScatter" if at % 30 == 0 else "sm90_xmma"
+        events.append({"ph": "X", "cat": "kernel", "name": kernel, "ts": 1e3 * at, "dur": 8e3})
     for ms in range(350):
         mib = 10000 + 400 * min(ms, 300 - ms)
         args = {"Device Type": 1, "Total Allocated": mib << 20, "Total Reserved": 72000 << 20}
@@ -164,6 +167,12 @@ def test_page_draws_all_charts_and_fetches_nothing(folder):
         assert charts == 21 + 1 + 6
         assert painted_share(driver) > 0.02
         check_accessibility(driver)
+        figures = driver.execute_script(
+            "return [...document.querySelectorAll('#figures img')].map((one) => one.alt)"
+        )
+        assert figures == [
+            "One step of rank 0, 350.0 ms; communication 80.0 ms, 80.0 ms of it while nothing is computed"
+        ]
         image, slider = "document.querySelector('.card img')", "document.querySelector('input[type=range]')"
         last = driver.execute_script(f"return {image}.src")
         driver.execute_script(f"const one = {slider}; one.value = 0; one.dispatchEvent(new Event('input'))")

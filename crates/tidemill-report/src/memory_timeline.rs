@@ -1,75 +1,24 @@
 //! Memory over a step, from a Chrome trace of PyTorch's profiler: what tensors take on the GPU, or on
 //! the CPU of a run without one.
 
-use std::io::BufRead;
-
-use serde::Deserialize;
-
 use crate::report::{Chart, Line, Mark};
+use crate::trace::{Clock, MemoryArgs, Trace, TraceEvent};
 
-/// The ranges of a step that the trainer names, in order.
-const PHASES: [&str; 3] = ["forward", "backward", "optimizer"];
 /// The most points of a line.
 const MOST_POINTS: usize = 2000;
 const MIB: f64 = (1 << 20) as f64;
 /// PyTorch's number for CPUs in the events of memory.
 const CPU: i64 = 0;
 
-#[derive(Deserialize)]
-struct Trace {
-    #[serde(rename = "traceEvents")]
-    events: Vec<TraceEvent>,
-}
-
-/// What is read of an event. Times are in microseconds.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TraceEvent {
-    name: String,
-    #[serde(rename = "cat")]
-    category: String,
-    ts: f64,
-    dur: f64,
-    args: MemoryArgs,
-}
-
-/// The arguments of an event of memory. Other events have others.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct MemoryArgs {
-    #[serde(rename = "Device Type")]
-    device_type: Option<i64>,
-    #[serde(rename = "Total Allocated")]
-    allocated: Option<f64>,
-    #[serde(rename = "Total Reserved")]
-    reserved: Option<f64>,
-}
-
 /// A chart of the last step in a trace, with its phases marked. None if the trace has no memory or no
 /// whole step.
-///
-/// # Errors
-/// If it is no trace.
-pub fn read_memory_chart(trace: impl BufRead) -> serde_json::Result<Option<Chart>> {
-    let trace: Trace = serde_json::from_reader(trace)?;
-    Ok(draw_memory(&trace.events))
-}
-
-fn draw_memory(events: &[TraceEvent]) -> Option<Chart> {
-    // A trace of a GPU has the same ranges once more, as the GPU came to them.
-    let is_phase =
-        |event: &&TraceEvent| event.category == "user_annotation" && PHASES.contains(&event.name.as_str());
-    let mut phases: Vec<&TraceEvent> = events.iter().filter(is_phase).collect();
-    phases.sort_by(|a, b| a.ts.total_cmp(&b.ts));
-    // A step has a forward and a backward pass of each micro-batch, and ends with the optimizer.
-    let last = phases.iter().rposition(|phase| phase.name == PHASES[2])?;
-    let first = phases[..last].iter().rposition(|phase| phase.name == PHASES[2]).map_or(0, |i| i + 1);
-    let step = &phases[first..=last];
-    let (begin, end) = (step[0].ts, phases[last].ts + phases[last].dur);
+pub fn draw_memory(trace: &Trace) -> Option<Chart> {
+    let step = trace.last_step(Clock::Host)?;
     let memory = || {
-        let of_step =
-            |event: &&TraceEvent| (begin..=end).contains(&event.ts) && event.args.allocated.is_some();
-        events.iter().filter(of_step)
+        let of_step = |event: &&TraceEvent| {
+            (step.begin..=step.end).contains(&event.ts) && event.args.allocated.is_some()
+        };
+        trace.events.iter().filter(of_step)
     };
     let is_gpu = memory().any(|event| event.args.device_type != Some(CPU));
     let mut changes: Vec<&TraceEvent> =
@@ -78,14 +27,15 @@ fn draw_memory(events: &[TraceEvent]) -> Option<Chart> {
     let line = |name: &str, bytes: fn(&MemoryArgs) -> Option<f64>| {
         let points = changes
             .iter()
-            .map(|event| ((event.ts - begin) / 1e3, bytes(&event.args).unwrap_or_default() / MIB));
+            .map(|event| ((event.ts - step.begin) / 1e3, bytes(&event.args).unwrap_or_default() / MIB));
         peaks(name, &points.collect::<Vec<_>>())
     };
     let mut lines = vec![line("tensors", |args| args.allocated)];
     if is_gpu {
         lines.push(line("reserved", |args| args.reserved));
     }
-    let marks = step.iter().map(|phase| Mark { x: (phase.ts - begin) / 1e3, label: phase.name.clone() });
+    let marks =
+        step.phases.iter().map(|phase| Mark { x: (phase.ts - step.begin) / 1e3, label: phase.name.clone() });
     (!changes.is_empty()).then(|| Chart {
         id: "step-memory".into(),
         group: "Memory and machines".into(),
@@ -109,6 +59,7 @@ fn peaks(name: &str, points: &[(f64, f64)]) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::read_trace;
 
     fn phase(name: &str, ts: f64, dur: f64) -> String {
         format!(
@@ -125,7 +76,8 @@ mod tests {
     }
 
     fn chart(events: &[String]) -> Option<Chart> {
-        read_memory_chart(format!("{{\"traceEvents\":[{}]}}", events.join(",")).as_bytes()).unwrap()
+        let trace = format!("{{\"traceEvents\":[{}]}}", events.join(","));
+        draw_memory(&read_trace(trace.as_bytes()).unwrap())
     }
 
     #[test]
@@ -154,7 +106,7 @@ mod tests {
         let drawn = chart(&with_gpu).unwrap();
         assert_eq!((&drawn.lines[0].y, &drawn.lines[1].y), (&vec![10.0, 20.0, 1.0], &vec![20.0, 40.0, 2.0]));
         assert_eq!(chart(&events[..1]), None, "no whole step");
-        assert!(read_memory_chart("{\"traceEvents\": [".as_bytes()).is_err());
+        assert!(read_trace("{\"traceEvents\": [".as_bytes()).is_err());
     }
 
     #[test]

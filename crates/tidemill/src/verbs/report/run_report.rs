@@ -16,7 +16,7 @@ use super::overview::overview;
 use super::pictures::previews;
 use super::plan_section::{PlanSection, plan_section};
 use super::rows::read_rows;
-use super::step_memory::read_step_memory;
+use super::step_profile::{StepProfile, read_step_profile};
 use crate::engine::preprocess_log::PREPROCESS_LOG;
 use crate::error::{Error, Result};
 use crate::run_file::Run;
@@ -62,12 +62,13 @@ pub fn read_run(folder: &Path, study: Option<&Path>) -> Result<RunReport> {
         Err(error) => remarks.push(format!("no stages are shown: {PREPROCESS_LOG}: {error}")),
     }
     charts.extend(evaluations.charts);
-    charts.extend(read_step_memory(folder, &mut remarks));
+    let StepProfile { memory, timeline } = read_step_profile(folder, &mut remarks);
+    charts.extend(memory);
     let mut galleries: Vec<Gallery> = previews(folder, &mut remarks).into_iter().collect();
     galleries.extend(evaluations.galleries);
     let PlanSection { table: plan, chart } =
         run.as_ref().map(|run| plan_section(run, &mut remarks)).unwrap_or_default();
-    let mut pictures: Vec<(String, Picture)> = chart.into_iter().collect();
+    let mut pictures: Vec<(String, Picture)> = timeline.into_iter().chain(chart).collect();
     if let Some(study) = study {
         pictures.push(("Preferences of people, with 95 % intervals".into(), draw_study(study)?));
     }
