@@ -180,6 +180,7 @@ def train_ranks(backend: str, device: str, ranks: int, train: list[str], deadlin
     finally:
         for process in processes:
             process.kill()
+            process.wait()
 
 
 def find_free_port() -> int:
